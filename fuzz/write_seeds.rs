@@ -7,8 +7,8 @@ use std::path::Path;
 
 use formats::{JournalWriter, Limits, load_bytes};
 use model::{
-    CollectiveIssue, CollectiveOp, Direction, Event, Input, Mark, MarkKind, Pass,
-    PipelineBlock, RankNs,
+    CollectiveIssue, CollectiveOp, Direction, Event, Input, Mark, MarkKind, Pass, PipelineBlock,
+    RankNs,
 };
 use ring::{
     Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RequestWriter,
@@ -37,10 +37,19 @@ const BATCH_HEAD: &[u8] =
 const REQUESTS: [(&str, &[u8]); 6] = [
     ("jobs", b"GET /api/v1/jobs"),
     ("verdict", b"GET /api/v1/jobs/job/verdict"),
-    ("incidents", b"GET /api/v1/incidents?since=1&before=9e9&job=job&rank=1&host=h"),
+    (
+        "incidents",
+        b"GET /api/v1/incidents?since=1&before=9e9&job=job&rank=1&host=h",
+    ),
     ("trace", b"GET /api/v1/jobs/job/incidents/i1/trace"),
-    ("silence", b"POST /api/v1/silences\n{\"job\":null,\"until_s\":99999999999,\"reason\":\"r\"}"),
-    ("head", b"DELETE /api/v1/silences/1 HTTP/1.1\r\nhost: [::1]:1\r\nauthorization: Basic dTpw\r\n\r\n"),
+    (
+        "silence",
+        b"POST /api/v1/silences\n{\"job\":null,\"until_s\":99999999999,\"reason\":\"r\"}",
+    ),
+    (
+        "head",
+        b"DELETE /api/v1/silences/1 HTTP/1.1\r\nhost: [::1]:1\r\nauthorization: Basic dTpw\r\n\r\n",
+    ),
 ];
 /// The ring's header with room for two names, and where its slots begin.
 const HEAD_BYTES: usize = 1024;
@@ -69,7 +78,12 @@ fn main() -> io::Result<()> {
     write("journal/roles.jsonl", &journal)?;
     write("journal/peers.jsonl", &self::journal(None)?)?;
     let mut batch = BATCH_HEAD.to_vec();
-    batch.extend(journal.split_inclusive(|byte| *byte == b'\n').skip(1).flatten());
+    batch.extend(
+        journal
+            .split_inclusive(|byte| *byte == b'\n')
+            .skip(1)
+            .flatten(),
+    );
     write("batch/batch.jsonl", &batch)?;
     let told = b"POST /api/v1/jobs/job/hosts/h/epochs/e/batches/0\n";
     write("http/batch", &[told, batch.as_slice()].concat())?;
@@ -88,7 +102,10 @@ fn main() -> io::Result<()> {
     write("packed/plain.json", matrix().as_bytes())?;
     write("packed/events.json.gz", &gzip(events(2, 4).as_bytes())?)?;
     write("packed/matrix.json.xz", &xz(matrix().as_bytes())?)?;
-    write("packed/journal.jsonl.zst", &zstd::encode_all(journal.as_slice(), 3)?)?;
+    write(
+        "packed/journal.jsonl.zst",
+        &zstd::encode_all(journal.as_slice(), 3)?,
+    )?;
     write("calls/slow.log", called(vec![(4, 0.4)]).as_bytes())?;
     write("calls/healthy.log", called(Vec::new()).as_bytes())?;
     write("work_requests/slow.csv", returned().as_bytes())?;
@@ -103,13 +120,20 @@ fn main() -> io::Result<()> {
         tp: 1,
         microbatches: 2,
         steps: 2,
-        drags: vec![Drag::Rank { dp_rank: 1, stage: 0, times: 2.0 }],
+        drags: vec![Drag::Rank {
+            dp_rank: 1,
+            stage: 0,
+            times: 2.0,
+        }],
         seed: 1,
     };
     write("what_if/trace.parquet", &pipeline.trace())?;
     write("what_if/meta.yaml", pipeline.meta().as_bytes())?;
     let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
-    write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
+    write(
+        "settings/settings.toml",
+        (settings + "\"data.next_wait\" = 0.1\n").as_bytes(),
+    )
 }
 
 /// What is said of a job long enough to be compared.
@@ -121,9 +145,19 @@ fn verdict() -> io::Result<Vec<u8>> {
 
 /// The log of a rank in the middle of a pipeline, with microbatches delayed in these iterations.
 fn called(delays: Vec<(u64, f64)>) -> String {
-    let block = PipelineBlock { pass: Pass::Forward, microbatch: 1, chunk: 0 };
-    let delay =
-        |(iteration, extra_s)| Delay { at: Spot { iteration, rank: 3, block }, extra_s };
+    let block = PipelineBlock {
+        pass: Pass::Forward,
+        microbatch: 1,
+        chunk: 0,
+    };
+    let delay = |(iteration, extra_s)| Delay {
+        at: Spot {
+            iteration,
+            rank: 3,
+            block,
+        },
+        extra_s,
+    };
     let job = CalledJob {
         tp: 2,
         dp: 1,
@@ -147,8 +181,10 @@ fn returned() -> String {
     let row = |at: u64| {
         let (link, at) = (at % 2, at / 2);
         let slow = link == 1 && at > 14;
-        let (gibit, at_ms) =
-            (if slow { 90 } else { 186 }, at * 100 + u64::from(at > 18) * 900);
+        let (gibit, at_ms) = (
+            if slow { 90 } else { 186 },
+            at * 100 + u64::from(at > 18) * 900,
+        );
         format!(
             "20260101120000,77,{link},2,0,6,{at},10.0.0.1,10.0.0.2,{gibit},{},4096,{at_ms}000000\n",
             at % 3
@@ -172,11 +208,29 @@ fn kineto_events() -> String {
     };
     for step in 0..3u32 {
         let at = step * 1000;
-        event("user_annotation", &format!("ProfilerStep#{step}"), 7, (at, 990), "");
+        event(
+            "user_annotation",
+            &format!("ProfilerStep#{step}"),
+            7,
+            (at, 990),
+            "",
+        );
         event("user_annotation", "data.next_wait", 7, (at + 5, 200), "");
-        event("python_function", "a.py(1): f", 7, (at + 1, 500), "\"Python id\": 1");
+        event(
+            "python_function",
+            "a.py(1): f",
+            7,
+            (at + 1, 500),
+            "\"Python id\": 1",
+        );
         let child = "\"Python id\": 2, \"Python parent id\": 1";
-        event("python_function", "<built-in recv_into>", 7, (at + 9, 150), child);
+        event(
+            "python_function",
+            "<built-in recv_into>",
+            7,
+            (at + 9, 150),
+            child,
+        );
         event("cpu_op", "c10d::allreduce_", 7, (at + 600, 5), "");
         event("kernel", "gemm", 9, (at + 300, 250), "\"stream\": 7");
         let collective = "\"Collective name\": \"allreduce\", \"In msg nelems\": 8, \
@@ -209,12 +263,18 @@ fn marks(rank: u32, last_rank: u32, steps: u32) -> Vec<(Mark, &'static str)> {
                     op_id: step.into(),
                     ..CollectiveIssue::new(CollectiveOp::ALLREDUCE, 7, 0)
                 }),
-                MarkKind::SideSample => {
-                    Event::SideSample { name: 0, nanoseconds: 8_000_000 }
-                }
+                MarkKind::SideSample => Event::SideSample {
+                    name: 0,
+                    nanoseconds: 8_000_000,
+                },
                 kind => kind.into(),
             };
-            let mark = Mark { at: RankNs(now), step, on_loop_thread: true, event };
+            let mark = Mark {
+                at: RankNs(now),
+                step,
+                on_loop_thread: true,
+                event,
+            };
             marks.push((mark, name));
         }
     }
@@ -225,14 +285,22 @@ fn events(ranks: u32, steps: u32) -> String {
     let of_rank = |rank| {
         let named = marks(rank, ranks - 1, steps).into_iter();
         let named = named.filter(|(_, name)| !name.is_empty());
-        json!(named.map(|(mark, name)| json!([mark.at.0, name])).collect::<Vec<_>>())
+        json!(
+            named
+                .map(|(mark, name)| json!([mark.at.0, name]))
+                .collect::<Vec<_>>()
+        )
     };
     json!((0..ranks).map(of_rank).collect::<Vec<_>>()).to_string()
 }
 
 fn matrix() -> String {
     let row = |rank: u32| {
-        if rank == 2 { [0.05, 0.01, 0.02, 0.001] } else { [0.01, 0.01, 0.06, 0.001] }
+        if rank == 2 {
+            [0.05, 0.01, 0.02, 0.001]
+        } else {
+            [0.01, 0.01, 0.06, 0.001]
+        }
     };
     let cells = vec![[row(0), row(1), row(2)]; 6];
     let mut cells = json!(cells);
@@ -352,8 +420,7 @@ fn inputs() -> Vec<u8> {
 /// A ring file of process zero, without the room between its header and its slots.
 fn ring() -> io::Result<Vec<u8>> {
     let folder = tempfile::tempdir()?;
-    let directory =
-        RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
+    let directory = RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
     let identity = Identity {
         job: "job".to_owned(),
         host: "host".to_owned(),
@@ -376,11 +443,9 @@ fn ring() -> io::Result<Vec<u8>> {
 /// that ended, one that is stuck, one that waits behind it.
 fn live() -> io::Result<Vec<u8>> {
     let folder = tempfile::tempdir()?;
-    let directory =
-        RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
+    let directory = RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
     let size = LiveSize::new(64).map_err(io::Error::other)?;
-    let table =
-        LiveWriter::create(&directory, &Identity::default(), size, LiveSource::Plugin);
+    let table = LiveWriter::create(&directory, &Identity::default(), size, LiveSource::Plugin);
     let table = table.map_err(io::Error::other)?;
     let full = || io::Error::other("a table that is full");
     let communicator = table.communicator(77, b"dp", 1, 4).ok_or_else(full)?;
@@ -391,7 +456,11 @@ fn live() -> io::Result<Vec<u8>> {
         let begun = begun.ok_or_else(full)?;
         table.enqueued(begun, at);
         for direction in [Direction::Send, Direction::Receive] {
-            let route = Route { channel: 0, peer: 2, direction };
+            let route = Route {
+                channel: 0,
+                peer: 2,
+                direction,
+            };
             let flow = table.announce_flow(begun, route, 2).ok_or_else(full)?;
             let transfers = [2, 2, 2, 1, 0][sequence as usize];
             for step in 0..transfers {
@@ -411,13 +480,13 @@ fn live() -> io::Result<Vec<u8>> {
 /// A table of work requests up to its second queue pair.
 fn requests() -> io::Result<Vec<u8>> {
     let folder = tempfile::tempdir()?;
-    let directory =
-        RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
+    let directory = RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
     let table = RequestWriter::create(&directory, &Identity::default());
     let table = table.map_err(io::Error::other)?;
     for number in [77, 78] {
-        let pair =
-            table.open(b"mlx5_0", number).ok_or_else(|| io::Error::other("full"))?;
+        let pair = table
+            .open(b"mlx5_0", number)
+            .ok_or_else(|| io::Error::other("full"))?;
         table.connect(pair, 1, [1; 16], 88);
         let (posted, bytes) = table.posted(pair, 3, 300, || RankNs(1000));
         table.completed(pair, posted - 1, bytes - 100, || RankNs(2000));
@@ -427,8 +496,7 @@ fn requests() -> io::Result<Vec<u8>> {
 }
 
 fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut packer =
-        flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     packer.write_all(bytes)?;
     packer.finish()
 }

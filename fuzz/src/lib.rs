@@ -15,7 +15,10 @@ pub fn eager() -> Settings {
         min_steps: 2,
         ..WindowSettings::default()
     };
-    Settings { window, ..Settings::default() }
+    Settings {
+        window,
+        ..Settings::default()
+    }
 }
 
 /// Checks what is true of every job.

@@ -13,19 +13,27 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         assert!(stored.whole_bytes() <= bytes.len() as u64);
     }
     // Lines are what is worth trying: packed, few changes would pass the checksum.
-    let lines = bytes.split_inclusive(|byte| *byte == b'\n').next().map_or(0, <[u8]>::len);
+    let lines = bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .next()
+        .map_or(0, <[u8]>::len);
     let Ok(head) = serde_json::from_slice(&bytes[..lines]) else {
         drop(unpack_batch(bytes));
         return;
     };
     let packed = pack_batch(&head, &bytes[lines..]).expect("room");
-    let Ok((head, inputs)) = unpack_batch(&packed) else { return };
+    let Ok((head, inputs)) = unpack_batch(&packed) else {
+        return;
+    };
     let mut again = Vec::new();
     for input in &inputs {
         input_line(input, &mut again).expect("room");
     }
     let again = pack_batch(&head, &again).expect("room");
-    assert_eq!(unpack_batch(&again).expect("what was written"), (head.clone(), inputs.clone()));
+    assert_eq!(
+        unpack_batch(&again).expect("what was written"),
+        (head.clone(), inputs.clone())
+    );
     let mut merger = HostMerger::new("job", eager());
     for (sequence, host) in ["a", "b", "a", "a"].into_iter().enumerate() {
         let session = (sequence / 2).to_string();

@@ -45,7 +45,10 @@ static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(|| {
 
 /// Lines of a batch as they are sent; anything else as it is.
 fn packed(body: &[u8]) -> Vec<u8> {
-    let line = body.split_inclusive(|byte| *byte == b'\n').next().map_or(0, <[u8]>::len);
+    let line = body
+        .split_inclusive(|byte| *byte == b'\n')
+        .next()
+        .map_or(0, <[u8]>::len);
     let head: Option<BatchHead> = serde_json::from_slice(&body[..line]).ok();
     let batch = head.and_then(|head| pack_batch(&head, &body[line..]).ok());
     batch.unwrap_or_else(|| body.to_vec())
@@ -70,7 +73,10 @@ fn ask(request: &[u8], patience: Duration) -> Vec<u8> {
 }
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let line = bytes
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .unwrap_or(bytes.len());
     let (line, rest) = bytes.split_at(line);
     let request = if line.ends_with(b"\r") {
         bytes.to_vec()

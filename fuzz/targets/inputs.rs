@@ -33,13 +33,20 @@ fn inputs(bytes: &[u8]) -> Vec<Input> {
     let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
     let input = |record: &[u8; RECORD_BYTES]| {
         let [what, rank, a, b, c, d] = *record;
-        let rank = if rank == 255 { u32::MAX } else { u32::from(rank % 8) };
+        let rank = if rank == 255 {
+            u32::MAX
+        } else {
+            u32::from(rank % 8)
+        };
         let (step, now) = ranks.entry(rank).or_default();
         if what & 7 == 7 {
             return Some(told(rank, *step, *now, a, [b, c, d]));
         }
-        *step =
-            if b == 255 { edge(c) as u32 } else { step.saturating_add(u32::from(b & 3)) };
+        *step = if b == 255 {
+            edge(c) as u32
+        } else {
+            step.saturating_add(u32::from(b & 3))
+        };
         *now = now.saturating_add(u64::from(c) << (d % 56));
         let kind = MarkKind::ALL[usize::from(a) % MarkKind::ALL.len()];
         let numbers = [u64::from(d % 4), edge(c), edge(b), 0, 0];
@@ -56,9 +63,19 @@ fn inputs(bytes: &[u8]) -> Vec<Input> {
 
 /// What is not a mark, as a recording has it.
 fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
-    let few = |number: u8| if number == 255 { u32::MAX } else { u32::from(number % 8) };
+    let few = |number: u8| {
+        if number == 255 {
+            u32::MAX
+        } else {
+            u32::from(number % 8)
+        }
+    };
     let [a, b, c] = numbers.map(few);
-    let role: Value = if c & 1 == 0 { Value::Null } else { json!("role") };
+    let role: Value = if c & 1 == 0 {
+        Value::Null
+    } else {
+        json!("role")
+    };
     let told = match what % 17 {
         0 => json!({
             "is": "rank", "rank": rank, "host": "host", "role": role,
@@ -77,8 +94,7 @@ fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
         }
         8 => json!({ "is": "quiet", "at": now.saturating_add(edge(numbers[0]) << 28) }),
         9 => {
-            let frame =
-                json!({ "function": "step", "file": "/job/train.py", "line": -1 });
+            let frame = json!({ "function": "step", "file": "/job/train.py", "line": -1 });
             let frames = vec![frame; usize::from(numbers[0] % 3)];
             let stack = json!({ "state": "sleeping", "frames": frames });
             json!({ "is": "stack", "rank": rank, "stack": stack })
@@ -137,5 +153,7 @@ fn recorded(inputs: &[Input]) -> Job {
         journal.write(input).expect("room");
     }
     journal.finish().expect("room");
-    load(&path, Limits::default()).expect("a journal").replay("job", eager())
+    load(&path, Limits::default())
+        .expect("a journal")
+        .replay("job", eager())
 }

@@ -6,7 +6,9 @@ use fuzz::{eager, judge};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let recording = load_bytes("journal", bytes, Limits::default());
-    let Ok(Recording::Journal(journal)) = &recording else { return };
+    let Ok(Recording::Journal(journal)) = &recording else {
+        return;
+    };
     assert_eq!(written_and_read(journal).inputs(), journal.inputs());
     judge(&Recording::Journal(journal.clone()).replay("journal", eager()));
 });

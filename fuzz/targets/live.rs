@@ -27,7 +27,9 @@ static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     fs::write(&*PATH, table_file(bytes)).expect("a file");
-    let Ok(mut reader) = LiveReader::open(&PATH) else { return };
+    let Ok(mut reader) = LiveReader::open(&PATH) else {
+        return;
+    };
     let first = reader.read(RankNs(u64::MAX));
     first.in_progress.iter().chain(&first.ended).for_each(check);
     // Where only calls are seen, the last of a lane is both.
@@ -58,7 +60,9 @@ fn check(operation: &Operation) {
         assert!(flow.done <= flow.transmitted && flow.transmitted <= flow.ready);
         assert!(flow.ready <= flow.total && flow.begun_at.0 != 0);
     }
-    let keys =
-        operation.flows.iter().map(|flow| (flow.channel, flow.peer, flow.direction));
+    let keys = operation
+        .flows
+        .iter()
+        .map(|flow| (flow.channel, flow.peer, flow.direction));
     assert!(keys.is_sorted(), "flows are in order");
 }

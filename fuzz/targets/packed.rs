@@ -6,7 +6,9 @@ use formats::{Limits, load_bytes};
 use fuzz::{eager, judge};
 
 /// Bytes after unpacking: far more than a small input should need, far less than a bomb has.
-const LIMITS: Limits = Limits { unpacked_bytes: 1 << 20 };
+const LIMITS: Limits = Limits {
+    unpacked_bytes: 1 << 20,
+};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     match load_bytes("packed", bytes, LIMITS) {

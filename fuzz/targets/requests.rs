@@ -25,7 +25,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         file.resize(BYTES, 0);
     }
     fs::write(&*PATH, file).expect("a file");
-    let Ok(reader) = RequestReader::open(&PATH) else { return };
+    let Ok(reader) = RequestReader::open(&PATH) else {
+        return;
+    };
     let first = reader.read(RankNs(u64::MAX));
     for pair in &first {
         assert!(pair.completed <= pair.posted);

@@ -54,7 +54,9 @@ fn ring_file(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn read_ring(path: &Path, file_bytes: usize) {
-    let Ok(mut reader) = RingReader::open(path) else { return };
+    let Ok(mut reader) = RingReader::open(path) else {
+        return;
+    };
     let slots = file_bytes.saturating_sub(SLOTS_AT) / SLOT_BYTES;
     let (mut marks, mut told_lost) = (0, 0u64);
     for _ in 0..DRAINS {

@@ -15,7 +15,9 @@ static JOB: LazyLock<Recording> = LazyLock::new(|| {
 });
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    let Ok(settings) = toml::from_str::<Settings>(text) else { return };
+    let Ok(settings) = toml::from_str::<Settings>(text) else {
+        return;
+    };
     let written = toml::to_string(&settings).expect("settings are TOML");
     assert_eq!(toml::from_str(&written), Ok(settings.clone()));
     judge(&JOB.replay("job", settings));

@@ -25,14 +25,13 @@ fn layout() -> Layout {
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if !bytes.starts_with(b"PAR1") {
-        let _ =
-            std::str::from_utf8(bytes).map(|text| read_layout(Path::new("meta"), text));
+        let _ = std::str::from_utf8(bytes).map(|text| read_layout(Path::new("meta"), text));
         return;
     }
-    let limits = Limits { unpacked_bytes: 1 << 24 };
-    if let Ok(findings) =
-        read_what_if(Path::new("trace"), bytes, layout(), limits)
-    {
+    let limits = Limits {
+        unpacked_bytes: 1 << 24,
+    };
+    if let Ok(findings) = read_what_if(Path::new("trace"), bytes, layout(), limits) {
         let mut job = Job::new("trace", Source::WhatIf, Settings::default());
         job.add_what_if(findings);
         judge_document(&job);

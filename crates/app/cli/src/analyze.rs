@@ -102,8 +102,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
                     args.export.write(journal)?;
                 }
                 if let Some(path) = perfetto {
-                    annotated +=
-                        usize::from(write_incident_trace(path, recording, &verdict)?);
+                    annotated += usize::from(write_incident_trace(path, recording, &verdict)?);
                 }
             }
             _ => {}
@@ -125,7 +124,10 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     print(&render(&verdicts, args)?).context("failed to print the verdict")?;
     if let (Some(path), Some(job)) = (&args.report, &last) {
         if verdicts.len() > 1 {
-            bail!("--report takes a single recording, found {}", verdicts.len());
+            bail!(
+                "--report takes a single recording, found {}",
+                verdicts.len()
+            );
         }
         write_report(path, job)?;
     }
@@ -134,7 +136,9 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
         .flat_map(|verdict| &verdict.incidents)
         .map(|incident| incident.severity)
         .max();
-    let fails = args.fail_on.is_some_and(|level| worst >= Some(level.into()));
+    let fails = args
+        .fail_on
+        .is_some_and(|level| worst >= Some(level.into()));
     Ok(ExitCode::from(u8::from(fails)))
 }
 
@@ -144,15 +148,9 @@ fn write_annotated(path: &Path, set: &TraceSet, verdict: &Verdict) -> Result<()>
 }
 
 /// Writes the steps around the first incident; whether the recording is one that has steps.
-fn write_incident_trace(
-    path: &Path,
-    recording: &Recording,
-    verdict: &Verdict,
-) -> Result<bool> {
+fn write_incident_trace(path: &Path, recording: &Recording, verdict: &Verdict) -> Result<bool> {
     let inputs: Box<dyn Iterator<Item = _>> = match recording {
-        Recording::Journal(journal) => {
-            Box::new(journal.inputs().iter().map(|input| (input, 0)))
-        }
+        Recording::Journal(journal) => Box::new(journal.inputs().iter().map(|input| (input, 0))),
         Recording::Stored(batches) => Box::new(batches.inputs()),
         _ => return Ok(false),
     };
@@ -166,10 +164,7 @@ fn write_incident_trace(
     Ok(true)
 }
 
-fn write_to(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> Result<()> {
+fn write_to(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
     File::create(path)
         .and_then(|file| {
             let mut out = BufWriter::new(file);

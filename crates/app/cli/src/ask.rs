@@ -69,9 +69,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
             bail!("the job ended before its ranks were profiled");
         }
         if asked.elapsed() > patience {
-            bail!(
-                "no answer after {patience:?}: is the job under laggard run, does it step?"
-            );
+            bail!("no answer after {patience:?}: is the job under laggard run, does it step?");
         }
         std::thread::sleep(LOOK_EVERY);
     };
@@ -110,8 +108,7 @@ fn ranks_of(text: &str) -> Result<Vec<u32>> {
     let mut ranks = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (Ok(first), Ok(last)) =
-            (first.trim().parse::<u32>(), last.trim().parse::<u32>())
+        let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>())
         else {
             bail!("--ranks {text}: {part:?} is no rank: write them as in 0-3,7");
         };
@@ -134,7 +131,10 @@ fn find(root: &Path, job: Option<&str>) -> Result<RingDirectory> {
     let id = match (job, running.as_slice()) {
         (Some(job), _) if running.iter().any(|id| id == job) => job,
         (None, [id]) => id,
-        (_, []) => bail!("no job runs under laggard here (looked in {})", root.display()),
+        (_, []) => bail!(
+            "no job runs under laggard here (looked in {})",
+            root.display()
+        ),
         (Some(job), _) => {
             bail!("no job {job} here; these are: {}", running.join(", "))
         }
@@ -160,7 +160,10 @@ mod tests {
     fn a_window_of_more_than_a_minute_is_refused() {
         assert!(short(60.0).is_ok());
         let refused = short(61.0).unwrap_err().to_string();
-        assert!(refused.starts_with("--seconds 61 is too long: 60 at most"), "{refused}");
+        assert!(
+            refused.starts_with("--seconds 61 is too long: 60 at most"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -37,13 +37,18 @@ impl NotStarted {
     }
 
     pub(crate) fn text(&self) -> String {
-        format!("laggard: cannot run {}: {}", self.program.display(), self.source)
+        format!(
+            "laggard: cannot run {}: {}",
+            self.program.display(),
+            self.source
+        )
     }
 }
 
 pub(crate) fn command(argv: &[OsString]) -> Command {
-    let (program, arguments) =
-        argv.split_first().map_or((None, argv), |(p, a)| (Some(p), a));
+    let (program, arguments) = argv
+        .split_first()
+        .map_or((None, argv), |(p, a)| (Some(p), a));
     let mut command = Command::new(program.cloned().unwrap_or_default());
     command.args(arguments);
     command
@@ -52,20 +57,29 @@ pub(crate) fn command(argv: &[OsString]) -> Command {
 /// Replaces this process by the command. Returns only if that fails.
 pub(crate) fn replace(mut command: Command) -> NotStarted {
     let source = command.exec();
-    NotStarted { program: command.get_program().to_owned(), source }
+    NotStarted {
+        program: command.get_program().to_owned(),
+        source,
+    }
 }
 
 impl WrappedCommand {
     /// Starts the command with our own standard streams.
     pub(crate) fn start(mut command: Command) -> Result<Self, NotStarted> {
         // Before the command starts: a signal must not fall between the two.
-        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON)
-            .map_err(|source| NotStarted { program: OsString::new(), source })?;
+        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(|source| NotStarted {
+            program: OsString::new(),
+            source,
+        })?;
         let child = command.spawn().map_err(|source| NotStarted {
             program: command.get_program().to_owned(),
             source,
         })?;
-        Ok(Self { child, signals, told_to_end: false })
+        Ok(Self {
+            child,
+            signals,
+            told_to_end: false,
+        })
     }
 
     /// Passes on signals and says whether the command has ended.
@@ -97,7 +111,10 @@ impl WrappedCommand {
     }
 }
 
-#[expect(unsafe_code, reason = "kill(2) has no safe face in the standard library")]
+#[expect(
+    unsafe_code,
+    reason = "kill(2) has no safe face in the standard library"
+)]
 fn send(pid: libc::pid_t, signal: i32) {
     // SAFETY: a plain system call; the child is not reaped before `poll` returns its status,
     // so the pid is still its own.
@@ -110,7 +127,10 @@ pub(crate) fn end_like(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         // SAFETY: plain system calls. The core was the command's to dump, not ours.
         unsafe {
-            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            let none = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
             libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
@@ -119,6 +139,9 @@ pub(crate) fn end_like(status: ExitStatus) -> ExitCode {
         return ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX));
     }
     ExitCode::from(
-        status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX),
+        status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(u8::MAX),
     )
 }

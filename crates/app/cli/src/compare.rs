@@ -90,9 +90,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     match args.fail_on {
         Some(FailOnOutcome::Regression) if found.regression => Ok(ExitCode::from(1)),
         Some(FailOnOutcome::Regression) if found.outcome == Outcome::Undecided => {
-            bail!(
-                "too little was recorded to tell whether B is slower; the notes say what to do"
-            )
+            bail!("too little was recorded to tell whether B is slower; the notes say what to do")
         }
         _ => Ok(ExitCode::SUCCESS),
     }
@@ -126,42 +124,48 @@ fn verdict_of_job(job: &str, server: &CollectorClient) -> Result<Verdict> {
     let text = server
         .get(&format!("jobs/{}/verdict", url_segment(job)))
         .with_context(|| format!("{job} is no file here, nor a job that can be read"))?;
-    parse_verdict(job, text.as_bytes(), Limits::default())
-        .map_err(|error| refused(&error))
+    parse_verdict(job, text.as_bytes(), Limits::default()).map_err(|error| refused(&error))
 }
 
 fn comparison_text(found: &Comparison, colour: Colour) -> String {
     let mut text = String::new();
     for (name, run) in [("A", &found.a), ("B", &found.b)] {
-        let seen =
-            format!("{} ranks, {} steps in {} blocks", run.ranks, run.steps, run.blocks);
+        let seen = format!(
+            "{} ranks, {} steps in {} blocks",
+            run.ranks, run.steps, run.blocks
+        );
         text += &format!("{name} {}: {seen}\n", colour.bold(&run.id));
     }
-    let head =
-        match (found.outcome, &found.step) {
-            (Outcome::Slower, Some(step)) => colour
-                .severity(Severity::Critical, &format!("SLOWER  {}", step_text(step))),
-            (Outcome::Faster, Some(step)) => {
-                colour.good(&format!("FASTER  {}", step_text(step)))
-            }
-            (_, Some(step)) if step.chance.is_some() => colour
-                .severity(Severity::Warning, &format!("NOT SURE  {}", step_text(step))),
-            (_, Some(step)) => {
-                colour.good(&format!("NO CHANGE BEYOND NOISE  {}", step_text(step)))
-            }
-            (_, None) => "NO ANSWER  too little was recorded".to_owned(),
-        };
+    let head = match (found.outcome, &found.step) {
+        (Outcome::Slower, Some(step)) => {
+            colour.severity(Severity::Critical, &format!("SLOWER  {}", step_text(step)))
+        }
+        (Outcome::Faster, Some(step)) => colour.good(&format!("FASTER  {}", step_text(step))),
+        (_, Some(step)) if step.chance.is_some() => {
+            colour.severity(Severity::Warning, &format!("NOT SURE  {}", step_text(step)))
+        }
+        (_, Some(step)) => colour.good(&format!("NO CHANGE BEYOND NOISE  {}", step_text(step))),
+        (_, None) => "NO ANSWER  too little was recorded".to_owned(),
+    };
     text += &format!("\n{head}\n");
     for rank in &found.ranks {
-        let later = if rank.change.change_s > 0.0 { "later" } else { "less late" };
+        let later = if rank.change.change_s > 0.0 {
+            "later"
+        } else {
+            "less late"
+        };
         let by_s = seconds(rank.change.change_s.abs());
-        text +=
-            &format!("  who   rank {} is {by_s} {later} in {}\n", rank.rank, rank.stage);
+        text += &format!(
+            "  who   rank {} is {by_s} {later} in {}\n",
+            rank.rank, rank.stage
+        );
     }
     for function in &found.functions {
         let (a, b) = (seconds(function.a_s), seconds(function.b_s));
-        text +=
-            &format!("  what  {}: {a} -> {b} a step (not tested)\n", function.function);
+        text += &format!(
+            "  what  {}: {a} -> {b} a step (not tested)\n",
+            function.function
+        );
     }
     for incident in &found.incidents {
         let which = if incident.is_new { "new " } else { "gone" };
@@ -189,8 +193,10 @@ fn step_text(step: &Change) -> String {
 fn stage_table(found: &Comparison) -> String {
     let longest = found.stages.iter().map(|stage| stage.stage.len()).max();
     let width = longest.unwrap_or(0).max("stage".len());
-    let mut table =
-        format!("{:width$}  {:>9}  {:>9}  {:>9}  sure\n", "stage", "A", "B", "of a step");
+    let mut table = format!(
+        "{:width$}  {:>9}  {:>9}  {:>9}  sure\n",
+        "stage", "A", "B", "of a step"
+    );
     for stage in &found.stages {
         let change = &stage.change;
         table += &format!(

@@ -56,10 +56,11 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
     let root = environment::ring_root();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
-        flag::register(signal, Arc::clone(&stop))
-            .context("failed to wait for signals")?;
+        flag::register(signal, Arc::clone(&stop)).context("failed to wait for signals")?;
     }
-    let receiver = args.trust.receiver(args.collector.as_ref(), args.bus.as_ref())?;
+    let receiver = args
+        .trust
+        .receiver(args.collector.as_ref(), args.bus.as_ref())?;
     let receiver = receiver.context("name whom to tell: --collector URL or --bus URL")?;
     let host = HostOptions {
         root: root.clone(),
@@ -67,7 +68,10 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
         receiver: receiver.clone(),
         settings: args.settings.load()?,
     };
-    say(&format!("laggard: telling {receiver} of jobs in {}", root.display()));
+    say(&format!(
+        "laggard: telling {receiver} of jobs in {}",
+        root.display()
+    ));
     let mut jobs = HostJobs::new(host, |line| say(&format!("laggard: {line}")));
     while !stop.load(Ordering::Relaxed) {
         jobs.look(Instant::now());

@@ -102,9 +102,7 @@ pub(crate) fn demo(args: DemoArgs) -> Result<ExitCode> {
         .unwrap_or_else(|| PathBuf::from("python3"));
     let site = package::site_packages()
         .or_else(|| package::site_packages_of(&python))
-        .with_context(|| {
-            format!("{} does not have the package laggard", python.display())
-        })?;
+        .with_context(|| format!("{} does not have the package laggard", python.display()))?;
     let script = site.join("laggard/demo/train.py");
     let fault = args.fault.to_possible_value();
     let fault = fault.as_ref().map_or("none", |fault| fault.get_name());
@@ -113,7 +111,12 @@ pub(crate) fn demo(args: DemoArgs) -> Result<ExitCode> {
         args.ranks
     ));
     let mut command: Vec<OsString> = vec![python.into()];
-    let torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"];
+    let torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+    ];
     command.extend(torchrun.map(OsString::from));
     command.push(args.ranks.to_string().into());
     command.push(script.into());
@@ -124,5 +127,10 @@ pub(crate) fn demo(args: DemoArgs) -> Result<ExitCode> {
     ] {
         command.extend([name.into(), value.into()]);
     }
-    run(&RunArgs::of_demo(command, args.report, args.json, args.settings))
+    run(&RunArgs::of_demo(
+        command,
+        args.report,
+        args.json,
+        args.settings,
+    ))
 }

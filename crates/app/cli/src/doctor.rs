@@ -48,15 +48,27 @@ enum CheckState {
 
 impl DoctorCheck {
     fn good(text: impl Into<String>) -> Self {
-        Self { state: CheckState::Good, text: text.into(), fix: None }
+        Self {
+            state: CheckState::Good,
+            text: text.into(),
+            fix: None,
+        }
     }
 
     fn weak(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { state: CheckState::Weak, text: text.into(), fix: Some(fix.into()) }
+        Self {
+            state: CheckState::Weak,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
     }
 
     fn broken(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { state: CheckState::Broken, text: text.into(), fix: Some(fix.into()) }
+        Self {
+            state: CheckState::Broken,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
     }
 }
 
@@ -71,8 +83,10 @@ fn install() -> String {
 }
 
 pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
-    let mut findings =
-        vec![DoctorCheck::good(format!("laggard {}", env!("CARGO_PKG_VERSION")))];
+    let mut findings = vec![DoctorCheck::good(format!(
+        "laggard {}",
+        env!("CARGO_PKG_VERSION")
+    ))];
     findings.extend(switched_off());
     findings.extend(rings());
     let python = args
@@ -96,7 +110,9 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
             text += &format!("        -> {fix}\n");
         }
     }
-    let broken = findings.iter().any(|finding| finding.state == CheckState::Broken);
+    let broken = findings
+        .iter()
+        .any(|finding| finding.state == CheckState::Broken);
     text += if broken {
         "\nlaggard would not see your training. Mend what is BROKEN above.\n"
     } else {
@@ -155,7 +171,10 @@ fn rings() -> Vec<DoctorCheck> {
     findings
 }
 
-#[expect(unsafe_code, reason = "statvfs(3) has no safe face in the standard library")]
+#[expect(
+    unsafe_code,
+    reason = "statvfs(3) has no safe face in the standard library"
+)]
 fn free_bytes(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: all-zero bytes are a valid statvfs, which the call fills in; the path is a
@@ -230,9 +249,9 @@ fn nccl_plugin() -> DoctorCheck {
             ),
             format!("unset {}", environment::NCCL_PLUGIN),
         ),
-        (_, Some(_)) => DoctorCheck::good(
-            "NCCL profiler plugin: stuck flows inside collectives are seen",
-        ),
+        (_, Some(_)) => {
+            DoctorCheck::good("NCCL profiler plugin: stuck flows inside collectives are seen")
+        }
         (_, None) => DoctorCheck::weak(
             "no NCCL profiler plugin: stuck flows inside collectives of NCCL are not seen",
             install(),
@@ -269,8 +288,10 @@ fn old_nccl(python: &Path) -> Option<DoctorCheck> {
 
 fn interpreter(python: &Path) -> Vec<DoctorCheck> {
     let name = python.display();
-    let output =
-        Command::new(python).args(["-c", PROBE]).env("PYTHONWARNINGS", "ignore").output();
+    let output = Command::new(python)
+        .args(["-c", PROBE])
+        .env("PYTHONWARNINGS", "ignore")
+        .output();
     let probe = match output {
         Err(error) => {
             let text = format!("cannot run {name}: {error}");
@@ -287,8 +308,10 @@ fn interpreter(python: &Path) -> Vec<DoctorCheck> {
         let text = format!("{name} does not answer like a Python 3.9 or later");
         return vec![DoctorCheck::broken(text, "name your Python with --python")];
     };
-    let mut findings =
-        vec![DoctorCheck::good(format!("Python {} at {name}", probe.python))];
+    let mut findings = vec![DoctorCheck::good(format!(
+        "Python {} at {name}",
+        probe.python
+    ))];
     findings.push(package_finding(&probe));
     findings.extend(torch_findings(&probe));
     findings
@@ -305,20 +328,20 @@ fn stacks(python: &Path) -> Option<DoctorCheck> {
         .spawn()
         .ok()?;
     // Until it has begun to run Python there is nothing to read.
-    let began = child.stdout.take().map(|stdout| BufReader::new(stdout).lines().next());
+    let began = child
+        .stdout
+        .take()
+        .map(|stdout| BufReader::new(stdout).lines().next());
     let stack = began.map(|_| agent::stack_of(child.id()));
     drop((child.kill(), child.wait()));
-    let fix =
-        "run laggard as the user of the job, in a container with --cap-add=SYS_PTRACE";
+    let fix = "run laggard as the user of the job, in a container with --cap-add=SYS_PTRACE";
     Some(match stack?.unread {
         Some(why) => DoctorCheck::weak(
             format!("where a rank of a hung job is cannot be read: {why}"),
             fix,
         ),
         None => match fs::read_to_string(SCOPE).unwrap_or_default().trim() {
-            "" | "0" => {
-                DoctorCheck::good("stacks of ranks can be read, of a job that hangs")
-            }
+            "" | "0" => DoctorCheck::good("stacks of ranks can be read, of a job that hangs"),
             scope => DoctorCheck::weak(
                 format!(
                     "stacks can be read by `laggard run` and, where it lacks \
@@ -353,10 +376,9 @@ fn package_finding(probe: &PythonProbe) -> DoctorCheck {
             "this Python does not have the package laggard; `laggard run` lends it its own",
             format!("so that `import laggard` works too: {}", install()),
         ),
-        (None, _) => DoctorCheck::broken(
-            "this Python does not have the package laggard",
-            install(),
-        ),
+        (None, _) => {
+            DoctorCheck::broken("this Python does not have the package laggard", install())
+        }
     }
 }
 

@@ -28,8 +28,7 @@ const BUS_USER: &str = "LAGGARD_BUS_USER";
 const BUS_PASSWORD: &str = "LAGGARD_BUS_PASSWORD";
 const BUS_CREDENTIALS: &str = "LAGGARD_BUS_CREDENTIALS";
 /// What is of no use to a wrapped command, nor anybody's business whom that shows its environment.
-pub(crate) const SECRETS: [&str; 5] =
-    [TOKEN, BUS_TOKEN, BUS_USER, BUS_PASSWORD, BUS_CREDENTIALS];
+pub(crate) const SECRETS: [&str; 5] = [TOKEN, BUS_TOKEN, BUS_USER, BUS_PASSWORD, BUS_CREDENTIALS];
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
@@ -124,7 +123,10 @@ fn slurm_job(job: &str, step: Option<String>) -> String {
 /// This host's name.
 pub(crate) fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
+    Some(name.trim())
+        .filter(|name| !name.is_empty())
+        .unwrap_or("localhost")
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use formats::{
-    Journal, PipelineSteps, WrittenCalls, write_call_logs, write_what_if,
-    write_work_requests,
+    Journal, PipelineSteps, WrittenCalls, write_call_logs, write_what_if, write_work_requests,
 };
 
 use crate::output::say;
@@ -30,8 +29,12 @@ impl ExportArgs {
 
     /// Writes what was asked for of a recording.
     pub(crate) fn write(&self, journal: &Journal) -> Result<()> {
-        self.export_calls.as_deref().map_or(Ok(()), |to| export_calls(journal, to))?;
-        self.export_what_if.as_deref().map_or(Ok(()), |to| export_what_if(journal, to))
+        self.export_calls
+            .as_deref()
+            .map_or(Ok(()), |to| export_calls(journal, to))?;
+        self.export_what_if
+            .as_deref()
+            .map_or(Ok(()), |to| export_what_if(journal, to))
     }
 }
 
@@ -44,7 +47,10 @@ fn export_what_if(journal: &Journal, path: &Path) -> Result<()> {
     let rows = steps.rows();
     write_what_if(&rows, &steps.layout(), path)
         .with_context(|| format!("failed to write {place}"))?;
-    say(&format!("laggard: {} operations written to {place}", rows.len()));
+    say(&format!(
+        "laggard: {} operations written to {place}",
+        rows.len()
+    ));
     Ok(())
 }
 
@@ -52,7 +58,11 @@ fn export_what_if(journal: &Journal, path: &Path) -> Result<()> {
 fn export_calls(journal: &Journal, folder: &Path) -> Result<()> {
     let written = write_call_logs(journal, folder)
         .with_context(|| format!("failed to write into {}", folder.display()))?;
-    let WrittenCalls { ranks, calls, left_out } = written;
+    let WrittenCalls {
+        ranks,
+        calls,
+        left_out,
+    } = written;
     let place = folder.display();
     say(&format!(
         "laggard: {calls} calls of {ranks} ranks written to {place}; {left_out} that NCCL has no \
@@ -61,7 +71,9 @@ fn export_calls(journal: &Journal, folder: &Path) -> Result<()> {
     let rows = write_work_requests(journal, folder)
         .with_context(|| format!("failed to write into {place}"))?;
     if rows > 0 {
-        say(&format!("laggard: {rows} rows of work requests written to {place}"));
+        say(&format!(
+            "laggard: {rows} rows of work requests written to {place}"
+        ));
     }
     Ok(())
 }

@@ -31,6 +31,9 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
     let job = url_segment(&args.job);
     let page = args.server.server()?.get(&format!("jobs/{job}/report"))?;
     write_page(&args.out, &page)?;
-    say(&format!("laggard: report written to {}", args.out.display()));
+    say(&format!(
+        "laggard: report written to {}",
+        args.out.display()
+    ));
     Ok(ExitCode::SUCCESS)
 }

@@ -75,7 +75,10 @@ fn draw(read: u64, total: u64, files_done: usize, files: usize) {
     let done = (read.min(total) * BAR / total) as usize;
     let bar = format!("{}{}", "█".repeat(done), "░".repeat(BAR as usize - done));
     let percent = read.min(total) * 100 / total;
-    drop(write!(stderr(), "\r{bar} {percent:3} %  {files_done} of {files} files "));
+    drop(write!(
+        stderr(),
+        "\r{bar} {percent:3} %  {files_done} of {files} files "
+    ));
 }
 
 #[cfg(test)]
@@ -84,8 +87,7 @@ mod tests {
 
     #[test]
     fn what_files_give_is_taken_in_their_order() {
-        let files: Vec<PathBuf> =
-            (0..50).map(|at| PathBuf::from(at.to_string())).collect();
+        let files: Vec<PathBuf> = (0..50).map(|at| PathBuf::from(at.to_string())).collect();
         let mut taken = Vec::new();
         let name = |path: &Path, read: &AtomicU64| {
             read.fetch_add(1, Ordering::Relaxed);

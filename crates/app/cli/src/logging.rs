@@ -49,7 +49,9 @@ impl LogArgs {
             .with_span_events(FmtSpan::CLOSE);
         let registry = tracing_subscriber::registry();
         if is_json {
-            registry.with(lines.json().flatten_event(true).with_filter(levels)).init();
+            registry
+                .with(lines.json().flatten_event(true).with_filter(levels))
+                .init();
         } else {
             registry.with(lines.with_filter(levels)).init();
         }
@@ -88,13 +90,21 @@ mod tests {
     fn a_level_is_for_all_or_for_a_crate_and_what_is_said_always_passes() {
         assert!(levels(None, false).unwrap().is_none());
         let passes = |typed, is_json, target: &str, level: Level| {
-            levels(typed, is_json).unwrap().unwrap().would_enable(target, &level)
+            levels(typed, is_json)
+                .unwrap()
+                .unwrap()
+                .would_enable(target, &level)
         };
         assert!(passes(None, true, "laggard_bus", Level::WARN));
         assert!(!passes(None, true, "laggard_bus", Level::INFO));
         assert!(passes(None, true, SAID, Level::INFO));
         let typed = Some("warn,laggard_collector=debug");
-        assert!(passes(typed, false, "laggard_collector::intake", Level::DEBUG));
+        assert!(passes(
+            typed,
+            false,
+            "laggard_collector::intake",
+            Level::DEBUG
+        ));
         assert!(!passes(typed, false, "laggard_agent", Level::INFO));
         assert!(passes(typed, true, SAID, Level::INFO));
         let refused = levels(Some("loud=very"), false).unwrap_err().to_string();

@@ -34,7 +34,10 @@ fn library(file: &str) -> Option<PathBuf> {
     let executable = env::current_exe().and_then(fs::canonicalize).ok()?;
     let installed = site_packages().map(|site| site.join("laggard").join(file));
     let built = executable.with_file_name(file);
-    installed.into_iter().chain([built]).find(|file| file.is_file())
+    installed
+        .into_iter()
+        .chain([built])
+        .find(|file| file.is_file())
 }
 
 /// The first NCCL that has profiler plugins.
@@ -86,8 +89,7 @@ pub(crate) fn site_packages_of(python: &Path) -> Option<PathBuf> {
     let find = "import importlib.util as u; print(u.find_spec('laggard').origin)";
     let output = Command::new(python).args(["-c", find]).output().ok()?;
     let origin = String::from_utf8(output.stdout).ok()?;
-    Some(Path::new(origin.trim()).parent()?.parent()?.to_owned())
-        .filter(|site| site.is_dir())
+    Some(Path::new(origin.trim()).parent()?.parent()?.to_owned()).filter(|site| site.is_dir())
 }
 
 /// Candidates for `site-packages` of the environment whose `bin` is given.
@@ -120,8 +122,7 @@ fn bin_of(program: &OsStr) -> Option<PathBuf> {
 
 /// Whether the environment of a program attaches laggard by itself.
 pub(crate) fn attaches_itself(program: &OsStr) -> bool {
-    bin_of(program)
-        .is_some_and(|bin| sites_of(&bin).any(|site| site.join(GATE).is_file()))
+    bin_of(program).is_some_and(|bin| sites_of(&bin).any(|site| site.join(GATE).is_file()))
 }
 
 /// That something is there already is as good as having made it.
@@ -146,7 +147,9 @@ pub(crate) fn lend(directory: &Path) -> io::Result<OsString> {
     let hook = site.join("laggard/_site/sitecustomize.py");
     or_there(symlink(hook, lent.join("sitecustomize.py")))?;
     let old = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
-    let entries = [lent].into_iter().chain(old.iter().flat_map(env::split_paths));
+    let entries = [lent]
+        .into_iter()
+        .chain(old.iter().flat_map(env::split_paths));
     env::join_paths(entries).map_err(io::Error::other)
 }
 

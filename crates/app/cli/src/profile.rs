@@ -43,7 +43,10 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
             percent(rank.exposed_communication_share),
             percent(rank.host_share),
             percent(rank.idle_share),
-            times.map_or("-".to_owned(), |t| format!("{} of {}", t.last, t.collectives)),
+            times.map_or("-".to_owned(), |t| format!(
+                "{} of {}",
+                t.last, t.collectives
+            )),
             times.map_or("-".to_owned(), |t| seconds(t.waited_s)),
         );
     }
@@ -67,7 +70,10 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
             Some("common") => (function.beta, "expected, on most ranks".to_owned()),
             Some(_) => {
                 let usual = function.beta * 100.0;
-                (largest, format!("rank {}, usual {usual:.1} %", fold_ranks(&ranks)))
+                (
+                    largest,
+                    format!("rank {}, usual {usual:.1} %", fold_ranks(&ranks)),
+                )
             }
             None => (function.beta, "-".to_owned()),
         };
@@ -93,7 +99,11 @@ mod tests {
 
     #[test]
     fn a_function_that_is_unlike_is_told_with_the_share_that_makes_it_so() {
-        let of_rank = |rank, beta| AbnormalRank { rank, beta, ..AbnormalRank::default() };
+        let of_rank = |rank, beta| AbnormalRank {
+            rank,
+            beta,
+            ..AbnormalRank::default()
+        };
         let function = |problem: &str, abnormal| FunctionSummary {
             name: "recv_into".to_owned(),
             class: "python".to_owned(),
@@ -104,7 +114,10 @@ mod tests {
         };
         let last_line = |function| {
             let functions = vec![function];
-            let text = profile_text(&ProfileSummary { functions, ..Default::default() });
+            let text = profile_text(&ProfileSummary {
+                functions,
+                ..Default::default()
+            });
             let line = text.lines().last().unwrap_or_default();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };

@@ -7,8 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use formats::{
-    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched,
-    load_with_meta,
+    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched, load_with_meta,
 };
 use model::Input;
 use verdict::{Job, Settings};
@@ -36,9 +35,7 @@ impl Loaded {
             None => load_watched(file, Limits::default(), read)?,
         };
         Ok(match recording {
-            Recording::Trace(trace) => {
-                Self::Ranks(RankTrace::all(file, trace, &settings.pattern))
-            }
+            Recording::Trace(trace) => Self::Ranks(RankTrace::all(file, trace, &settings.pattern)),
             other => Self::Other(other),
         })
     }
@@ -76,8 +73,7 @@ pub(crate) fn for_each_job(
         let mut skipped = Vec::new();
         let mut failed: Option<FormatError> = None;
         let mut taken = Ok(());
-        let load_one =
-            |file: &Path, read: &AtomicU64| Loaded::read(file, meta, settings, read);
+        let load_one = |file: &Path, read: &AtomicU64| Loaded::read(file, meta, settings, read);
         load_all(&files, load_one, |file, loaded| {
             let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
             match loaded {
@@ -144,7 +140,9 @@ pub(crate) fn for_each_job(
 /// Tells a job which files of its folder it lacks.
 fn note_left_out(job: &mut Job, damaged: Option<&Vec<FormatError>>) {
     for error in damaged.into_iter().flatten() {
-        job.take(Input::Note { text: format!("left out: {error}") });
+        job.take(Input::Note {
+            text: format!("left out: {error}"),
+        });
     }
 }
 

@@ -16,7 +16,11 @@ impl Colour {
     /// Colour for a stream if it is a terminal and nobody asked for none.
     pub(crate) fn of(stream: &impl std::io::IsTerminal) -> Self {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        if wanted && stream.is_terminal() { Self::Ansi } else { Self::Never }
+        if wanted && stream.is_terminal() {
+            Self::Ansi
+        } else {
+            Self::Never
+        }
     }
 
     fn paint(self, code: &str, text: &str) -> String {
@@ -95,16 +99,13 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
             text += &format!("  but   {}\n", contradiction.text);
         }
         if verbose && incident.cost_s > 0.0 {
-            let (exposed, waited) =
-                (seconds(incident.cost_s), seconds(incident.cost_gpu_s));
+            let (exposed, waited) = (seconds(incident.cost_s), seconds(incident.cost_gpu_s));
             let who = if incident.victims.is_empty() {
                 String::new()
             } else {
                 format!(" (rank {})", incident.victims)
             };
-            text += &format!(
-                "  cost  {exposed} exposed, {waited} of GPUs that waited{who}\n"
-            );
+            text += &format!("  cost  {exposed} exposed, {waited} of GPUs that waited{who}\n");
         }
         text += &format!("  next  {}\n", incident.advice);
     }
@@ -141,9 +142,14 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
 
 /// What was seen of a job by its calls of NCCL.
 fn calls_seen(verdict: &Verdict) -> String {
-    let Some(pipeline) = &verdict.pipeline else { return "calls of NCCL".to_owned() };
-    let mut text =
-        format!("{} iterations of {}", verdict.job.steps, seconds(pipeline.iteration_s));
+    let Some(pipeline) = &verdict.pipeline else {
+        return "calls of NCCL".to_owned();
+    };
+    let mut text = format!(
+        "{} iterations of {}",
+        verdict.job.steps,
+        seconds(pipeline.iteration_s)
+    );
     if !pipeline.layout.is_empty() {
         text += &format!(", {}", pipeline.layout);
     }
@@ -154,8 +160,13 @@ fn calls_seen(verdict: &Verdict) -> String {
 }
 
 fn stage_table(verdict: &Verdict) -> String {
-    let width =
-        verdict.stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
+    let width = verdict
+        .stages
+        .iter()
+        .map(|stage| stage.name.len())
+        .max()
+        .unwrap_or(0)
+        .max(5);
     let mut table = format!(
         "{:width$}  {:>9}  {:>5}  {:>5}  last to arrive",
         "stage", "exposed", "share", "gain"

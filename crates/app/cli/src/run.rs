@@ -93,7 +93,8 @@ struct CollectorArgs {
 impl CollectorArgs {
     /// Whom to tell, if anybody.
     fn receiver(&self) -> Result<Option<Receiver>> {
-        self.trust.receiver(self.collector.as_ref(), self.bus.as_ref())
+        self.trust
+            .receiver(self.collector.as_ref(), self.bus.as_ref())
     }
 
     /// The way there; `id` names a job that has no name.
@@ -249,18 +250,25 @@ impl JobWatch {
         let launch = environment::launch();
         let has_others = launch.is_some();
         let id = launch.unwrap_or_else(|| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             format!("{}-{}", now.as_secs(), std::process::id())
         });
         let directory = RingDirectory::create(&root, &id)?;
-        let place = RecordingPlace { root, id, directory: directory.clone() };
+        let place = RecordingPlace {
+            root,
+            id,
+            directory: directory.clone(),
+        };
         let (root, id) = (&place.root, &place.id);
         // Somebody else's leftovers must not stop this job.
         drop(clean_stale(root, STALE_AFTER));
-        let destination =
-            receiver.map(|receiver| args.collector.destination(id, receiver));
+        let destination = receiver.map(|receiver| args.collector.destination(id, receiver));
         // An agent of this host that goes on after our death calls the job as we do.
-        let job = destination.as_ref().map_or(id, |destination| &destination.job);
+        let job = destination
+            .as_ref()
+            .map_or(id, |destination| &destination.job);
         let Some(claim) = directory.claim(job)? else {
             anyhow::ensure!(has_others, "another process watches the job");
             return Ok((place, None));
@@ -287,13 +295,23 @@ impl JobWatch {
                 }
             }
         }
-        let watch = Self { directory, claim, agent, has_others };
+        let watch = Self {
+            directory,
+            claim,
+            agent,
+            has_others,
+        };
         Ok((place, Some(watch)))
     }
 
     /// Watches until the command ends. A fault of the analysis ends the watching only.
     fn follow(self, wrapped: &mut WrappedCommand) -> Result<(ExitStatus, Option<Job>)> {
-        let Self { directory, claim, agent, has_others } = self;
+        let Self {
+            directory,
+            claim,
+            agent,
+            has_others,
+        } = self;
         let mut agent = Some(agent);
         let mut ended: Option<(ExitStatus, Instant)> = None;
         let status = loop {
@@ -372,7 +390,10 @@ fn tell(args: &RunArgs, job: &Job) {
 
 /// Writes the report of a job: whole, or not at all.
 pub(crate) fn write_report(path: &Path, job: &Job) -> Result<()> {
-    write_page(path, &report::html(&job.verdict(), job.series(), job.names()))
+    write_page(
+        path,
+        &report::html(&job.verdict(), job.series(), job.names()),
+    )
 }
 
 /// Writes a page: whole, or not at all.
@@ -386,9 +407,7 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
         // A pipe may have no reader, and then opens for nobody.
         return written
             .recv_timeout(TAKEN_WITHIN)
-            .unwrap_or_else(|_| {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it"))
-            })
+            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it")))
             .with_context(place);
     }
     // Behind a link stands the file that is meant.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use collector::{
-    Certificate, ClusterMember, Collector, HistoryOptions, HistoryPlace, Keep, Options,
-    Pages, Tokens, Webhook, WebhookForm,
+    Certificate, ClusterMember, Collector, HistoryOptions, HistoryPlace, Keep, Options, Pages,
+    Tokens, Webhook, WebhookForm,
 };
 
 use crate::environment;
@@ -69,13 +69,23 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "DIR|URL")]
     history: Option<String>,
     /// Seconds between writes of the tables of a job that runs
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "history")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 300,
+        requires = "history"
+    )]
     history_every: u64,
     /// Post a message when an incident begins and one when it is over
     #[arg(long, value_name = "URL", value_parser = address)]
     webhook: Option<String>,
     /// Form of the messages
-    #[arg(long, value_name = "FORM", default_value = "json", requires = "webhook")]
+    #[arg(
+        long,
+        value_name = "FORM",
+        default_value = "json",
+        requires = "webhook"
+    )]
     webhook_form: Form,
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -112,10 +122,16 @@ fn amount(typed: &str) -> Result<f64, String> {
 
 /// A folder, or a bucket.
 fn place(typed: &str, trust: &TrustArgs) -> Result<HistoryPlace> {
-    if typed.strip_prefix("s3://").is_some_and(|name| !name.is_empty()) {
+    if typed
+        .strip_prefix("s3://")
+        .is_some_and(|name| !name.is_empty())
+    {
         let at = environment::s3_address();
         let tls = trust.at(at.as_deref().unwrap_or("https://"))?;
-        return Ok(HistoryPlace::Bucket { url: typed.to_owned(), tls });
+        return Ok(HistoryPlace::Bucket {
+            url: typed.to_owned(),
+            tls,
+        });
     }
     if typed.contains("://") {
         bail!("{typed} is not known: write --history DIR, or s3://BUCKET/PREFIX");
@@ -151,10 +167,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         }),
         None => None,
     };
-    let scheme = if certificate.is_some() { "https" } else { "http" };
+    let scheme = if certificate.is_some() {
+        "https"
+    } else {
+        "http"
+    };
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen on {}", args.listen))?;
-    let address = listener.local_addr().context("failed to ask for the address")?;
+    let address = listener
+        .local_addr()
+        .context("failed to ask for the address")?;
     let url = match (&args.url, address.ip().is_unspecified()) {
         (Some(url), _) => url.trim_end_matches('/').to_owned(),
         (None, true) => format!("{scheme}://{}:{}", environment::host(), address.port()),
@@ -185,20 +207,19 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         incident: report::incident_html,
         overview: report::overview,
     };
-    let collector =
-        Collector::open(options, pages, |line| say(&format!("laggard: {line}")))?;
+    let collector = Collector::open(options, pages, |line| say(&format!("laggard: {line}")))?;
     collector.check(address)?;
     say(&format!(
         "laggard: serving {scheme}://{address}, jobs are kept in {}",
         data.display()
     ));
     if let Some(bus) = &args.bus {
-        say(&format!("laggard: sharing the jobs of the bus at {bus}, known as {url}"));
+        say(&format!(
+            "laggard: sharing the jobs of the bus at {bus}, known as {url}"
+        ));
     }
     if scheme == "http" && !address.ip().is_loopback() {
-        say(
-            "laggard: tokens and verdicts cross the network in the clear: --tls-cert, --tls-key",
-        );
+        say("laggard: tokens and verdicts cross the network in the clear: --tls-cert, --tls-key");
     }
     collector.serve(listener).context("failed to serve")?;
     Ok(ExitCode::SUCCESS)

@@ -95,20 +95,17 @@ impl CollectorClient {
     ///
     /// # Errors
     /// The collector does not answer, or refuses.
-    pub(crate) fn ask(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<Value>,
-    ) -> Result<String> {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Result<String> {
         let uri = format!("{}/api/v1/{path}", self.url);
         let body = body.map(|body| body.to_string());
         let mut answer = self.send(method, &uri, body.as_deref())?;
         // Another collector keeps the job. Who is asked with TLS does not send us on without.
         if let Ok(led) = &answer
             && led.status() == StatusCode::TEMPORARY_REDIRECT
-            && let Some(to) =
-                led.headers().get("location").and_then(|to| to.to_str().ok())
+            && let Some(to) = led
+                .headers()
+                .get("location")
+                .and_then(|to| to.to_str().ok())
             && (to.starts_with("https://") || self.url.starts_with("http://"))
         {
             answer = self.send(method, to, body.as_deref())?;
@@ -121,7 +118,10 @@ impl CollectorClient {
             })
             .map_err(|error| {
                 let hint = hint(&error);
-                anyhow!("the collector at {} does not answer: {error}{hint}", self.url)
+                anyhow!(
+                    "the collector at {} does not answer: {error}{hint}",
+                    self.url
+                )
             })?;
         if status.is_success() {
             return Ok(text);
@@ -129,7 +129,10 @@ impl CollectorClient {
         let Refusal { error, .. } = serde_json::from_str(&text).unwrap_or_default();
         match status.as_u16() {
             401 | 403 => {
-                bail!("the collector at {} says: {error}; set LAGGARD_TOKEN", self.url)
+                bail!(
+                    "the collector at {} says: {error}; set LAGGARD_TOKEN",
+                    self.url
+                )
             }
             status => bail!("the collector at {} says: {error} ({status})", self.url),
         }

@@ -58,22 +58,30 @@ fn span(typed: &str) -> Result<Duration, String> {
 
 pub(crate) fn silence(args: &SilenceArgs) -> Result<ExitCode> {
     let server = args.server.server()?;
-    let now_s =
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now_s = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     if let Some(number) = args.end {
         server.ask("DELETE", &format!("silences/{number}"), None)?;
     } else if let Some(span) = args.span {
         anyhow::ensure!(args.all || args.job.is_some(), "name a job, or say --all");
         let until_s = now_s.saturating_add(span.as_secs());
-        let silence =
-            json!({ "job": args.job, "until_s": until_s, "reason": args.reason });
+        let silence = json!({ "job": args.job, "until_s": until_s, "reason": args.reason });
         server.ask("POST", "silences", Some(silence))?;
     }
     let text = server.get("silences")?;
     let SilenceList { silences } = serde_json::from_str(&text)
         .context("the collector answers with something else than silences")?;
     let mut lines = String::new();
-    for Silence { id, job, from_s, until_s, reason } in silences {
+    for Silence {
+        id,
+        job,
+        from_s,
+        until_s,
+        reason,
+    } in silences
+    {
         let job = job.unwrap_or_else(|| "all jobs".to_owned());
         let left_s = until_s.saturating_sub(now_s.max(from_s));
         let begins = if from_s > now_s { "yet to begin, " } else { "" };

@@ -10,9 +10,7 @@ use formats::{Limits, parse_verdict};
 use model::Verdict;
 use protocol::url_segment;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{
-    self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
-};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde::Deserialize;
 
 use crate::server::{CollectorClient, ServerArgs};
@@ -47,9 +45,7 @@ pub(crate) struct TopArgs {
 
 pub(crate) fn top(args: &TopArgs) -> Result<ExitCode> {
     if !(stdin().is_terminal() && stdout().is_terminal()) {
-        bail!(
-            "top draws on a terminal; `laggard report` and the API are for files and programs"
-        );
+        bail!("top draws on a terminal; `laggard report` and the API are for files and programs");
     }
     let server = args.server.server()?;
     let mut screen = Screen::new(args.server.url(), args.job.clone());
@@ -78,7 +74,9 @@ fn watch(
         for seen in seen.try_iter() {
             screen.show(seen);
         }
-        terminal.draw(|frame| draw::draw(frame, screen)).context("failed to draw")?;
+        terminal
+            .draw(|frame| draw::draw(frame, screen))
+            .context("failed to draw")?;
         if !event::poll(TICK).context("failed to read a key")? {
             continue;
         }
@@ -95,11 +93,26 @@ fn watch(
                 modifiers: KeyModifiers::CONTROL,
                 ..
             }
-            | KeyEvent { code: KeyCode::Char('q'), .. } => return Ok(()),
-            KeyEvent { code: KeyCode::Up | KeyCode::Char('k'), .. } => screen.up(),
-            KeyEvent { code: KeyCode::Down | KeyCode::Char('j'), .. } => screen.down(),
-            KeyEvent { code: KeyCode::Enter | KeyCode::Right, .. } => screen.open(),
-            KeyEvent { code: KeyCode::Esc | KeyCode::Left, .. } => screen.close(),
+            | KeyEvent {
+                code: KeyCode::Char('q'),
+                ..
+            } => return Ok(()),
+            KeyEvent {
+                code: KeyCode::Up | KeyCode::Char('k'),
+                ..
+            } => screen.up(),
+            KeyEvent {
+                code: KeyCode::Down | KeyCode::Char('j'),
+                ..
+            } => screen.down(),
+            KeyEvent {
+                code: KeyCode::Enter | KeyCode::Right,
+                ..
+            } => screen.open(),
+            KeyEvent {
+                code: KeyCode::Esc | KeyCode::Left,
+                ..
+            } => screen.close(),
             _ => {}
         }
         let now = screen.opened().map(str::to_owned);
@@ -124,8 +137,8 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let seen = ask(server, job.as_deref(), known)
-            .unwrap_or_else(|error| TopUpdate::failed(&error));
+        let seen =
+            ask(server, job.as_deref(), known).unwrap_or_else(|error| TopUpdate::failed(&error));
         known = seen
             .jobs
             .iter()
@@ -144,23 +157,21 @@ struct JobList {
 }
 
 /// How all jobs are, and the verdict of `job` unless it is still the `known` version.
-fn ask(
-    server: &CollectorClient,
-    job: Option<&str>,
-    known: Option<u64>,
-) -> Result<TopUpdate> {
+fn ask(server: &CollectorClient, job: Option<&str>, known: Option<u64>) -> Result<TopUpdate> {
     let text = server.get("jobs")?;
     let JobList { jobs } = serde_json::from_str(&text)
         .context("the collector answers with something else than a list of jobs")?;
     // A verdict may be large: it is asked for again only if it has changed.
     let opened = jobs.iter().find(|summary| Some(summary.id.as_str()) == job);
     let verdict = match opened {
-        Some(opened) if known != Some(opened.version) => {
-            Some(verdict(server, &opened.id)?)
-        }
+        Some(opened) if known != Some(opened.version) => Some(verdict(server, &opened.id)?),
         _ => None,
     };
-    Ok(TopUpdate { jobs, verdict, error: None })
+    Ok(TopUpdate {
+        jobs,
+        verdict,
+        error: None,
+    })
 }
 
 fn verdict(server: &CollectorClient, job: &str) -> Result<Verdict> {

@@ -25,7 +25,9 @@ pub(crate) struct TrustArgs {
 
 /// An address something can be sent to.
 pub(crate) fn address(typed: &str) -> Result<String, String> {
-    let host = typed.strip_prefix("https://").or_else(|| typed.strip_prefix("http://"));
+    let host = typed
+        .strip_prefix("https://")
+        .or_else(|| typed.strip_prefix("http://"));
     match host {
         Some(host) if !host.is_empty() => Ok(typed.to_owned()),
         _ => Err("write https://HOST:PORT, or http://HOST:PORT".to_owned()),
@@ -37,7 +39,9 @@ pub(crate) fn bus(typed: &str) -> Result<BusAddress, String> {
     #[cfg(feature = "service")]
     return BusAddress::parse(typed).map_err(|error| error.to_string());
     #[cfg(not(feature = "service"))]
-    Err(format!("this laggard is built without the service, so not for {typed}"))
+    Err(format!(
+        "this laggard is built without the service, so not for {typed}"
+    ))
 }
 
 impl TrustArgs {
@@ -63,9 +67,15 @@ impl TrustArgs {
             #[cfg(not(feature = "service"))]
             match *address {}
         }
-        let Some(url) = collector.cloned() else { return Ok(None) };
+        let Some(url) = collector.cloned() else {
+            return Ok(None);
+        };
         let tls = self.at(&url)?;
-        Ok(Some(Receiver::Collector { url, tls, token: environment::token() }))
+        Ok(Some(Receiver::Collector {
+            url,
+            tls,
+            token: environment::token(),
+        }))
     }
 
     /// Whom to trust at this address.
@@ -75,9 +85,8 @@ impl TrustArgs {
     pub(crate) fn at(&self, url: &str) -> Result<TlsConfig> {
         let authorities = match &self.tls_ca {
             Some(path) => {
-                let certificates = certificates_in(path).with_context(|| {
-                    format!("cannot read authorities from {}", path.display())
-                })?;
+                let certificates = certificates_in(path)
+                    .with_context(|| format!("cannot read authorities from {}", path.display()))?;
                 if certificates.is_empty() {
                     bail!("{}: no certificate (PEM) is in it", path.display());
                 }
@@ -89,11 +98,16 @@ impl TrustArgs {
                 if found.is_empty() {
                     bail!("this system has no authorities: name a file with --tls-ca");
                 }
-                found.iter().map(|der| Certificate::from_der(der).to_owned()).collect()
+                found
+                    .iter()
+                    .map(|der| Certificate::from_der(der).to_owned())
+                    .collect()
             }
             None => return Ok(TlsConfig::default()),
         };
-        Ok(TlsConfig::builder().root_certs(RootCerts::from(authorities)).build())
+        Ok(TlsConfig::builder()
+            .root_certs(RootCerts::from(authorities))
+            .build())
     }
 }
 
@@ -111,7 +125,11 @@ fn certificates_in(path: &Path) -> Result<Vec<Certificate<'static>>> {
 /// What to do if `error` says that somebody could not prove who it is.
 pub(crate) fn hint(error: &ureq::Error) -> &'static str {
     let of_certificate = error.to_string().contains("invalid peer certificate");
-    if of_certificate { "; --tls-ca names whom to trust" } else { "" }
+    if of_certificate {
+        "; --tls-ca names whom to trust"
+    } else {
+        ""
+    }
 }
 
 #[cfg(test)]

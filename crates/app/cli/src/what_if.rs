@@ -27,13 +27,17 @@ pub(crate) fn what_if_text(what_if: &WhatIf) -> String {
         (what_if.launch_slowdown - 1.0).abs() * 100.0,
         seconds(recorded_s),
     );
-    for (name, removal) in [("M_W", &what_if.slowest_ranks), ("M_S", &what_if.last_stage)]
-    {
+    for (name, removal) in [
+        ("M_W", &what_if.slowest_ranks),
+        ("M_S", &what_if.last_stage),
+    ] {
         if let Some(removal) = removal {
             text += &removal_line(name, removal);
         }
     }
-    let Some(parts) = &what_if.stragglers else { return text };
+    let Some(parts) = &what_if.stragglers else {
+        return text;
+    };
     for (title, parts) in [
         ("operation alone", &parts.op_types),
         ("stage alone", &parts.stages),
@@ -71,7 +75,11 @@ fn slowest(parts: &[PartSlowdown]) -> Vec<&PartSlowdown> {
 
 fn rank_table(ranks: &[RankSlowdown]) -> String {
     let mut order: Vec<&RankSlowdown> = ranks.iter().collect();
-    order.sort_by(|a, b| b.slowdown.unwrap_or(0.0).total_cmp(&a.slowdown.unwrap_or(0.0)));
+    order.sort_by(|a, b| {
+        b.slowdown
+            .unwrap_or(0.0)
+            .total_cmp(&a.slowdown.unwrap_or(0.0))
+    });
     let mut text = format!("\n{:28}      S\n", "rank alone");
     for rank in order.iter().take(TOLD) {
         let name = format!("{} (dp {}, stage {})", rank.rank, rank.dp_rank, rank.stage);

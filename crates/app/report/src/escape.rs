@@ -27,9 +27,7 @@ impl Write for Escaping<'_, '_> {
             '"' => self.0.write_str("&quot;"),
             '\'' => self.0.write_str("&#39;"),
             '\t' | '\n' => self.0.write_char(' '),
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                self.0.write_char('\u{fffd}')
-            }
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => self.0.write_char('\u{fffd}'),
             letter if letter.is_control() => self.0.write_char('\u{fffd}'),
             letter => self.0.write_char(letter),
         })
@@ -98,7 +96,10 @@ mod tests {
 
     #[test]
     fn a_name_cannot_turn_the_words_around_it() {
-        assert_eq!(Text("a\u{202e}b\u{0}c\nd").to_string(), "a\u{fffd}b\u{fffd}c d");
+        assert_eq!(
+            Text("a\u{202e}b\u{0}c\nd").to_string(),
+            "a\u{fffd}b\u{fffd}c d"
+        );
     }
 
     #[test]

@@ -53,11 +53,16 @@ pub(crate) fn card(
 /// The first part of the sentence, and what is left of it when the card tells the rest in
 /// its own way.
 fn sentences(incident: &Incident) -> (&str, &str) {
-    let (headline, more) = incident.text.split_once("; ").unwrap_or((&incident.text, ""));
+    let (headline, more) = incident
+        .text
+        .split_once("; ")
+        .unwrap_or((&incident.text, ""));
     if incident.next_in_line.is_empty() {
         return (headline, more);
     }
-    let more = more.split_once("next in line: ").map_or(more, |(more, _)| more);
+    let more = more
+        .split_once("next in line: ")
+        .map_or(more, |(more, _)| more);
     (headline, more.trim_end_matches("; "))
 }
 
@@ -66,7 +71,11 @@ fn opening(sentence: &str, incident: &Incident) -> &'static str {
     let word = sentence.split(' ').next().unwrap_or_default();
     let plain = word.chars().all(|letter| letter.is_ascii_alphabetic());
     let stage = incident.subject.stage.as_deref();
-    if plain && stage != Some(word) { "sentence" } else { "name" }
+    if plain && stage != Some(word) {
+        "sentence"
+    } else {
+        "name"
+    }
 }
 
 /// The share of exposed time, large.
@@ -95,11 +104,7 @@ fn small(text: &str) -> String {
     format!(" <small>{}</small>", Text(text))
 }
 
-fn facts(
-    incident: &Incident,
-    part_of_run: Option<(f64, f64)>,
-    names: &StageNames,
-) -> String {
+fn facts(incident: &Incident, part_of_run: Option<(f64, f64)>, names: &StageNames) -> String {
     let subject = &incident.subject;
     let hosts = match subject.hosts.as_slice() {
         [] => String::new(),
@@ -120,7 +125,10 @@ fn facts(
     } else {
         (words::steps(incident.first_step, incident.last_step), pace)
     };
-    facts += &fact("When", &format!("{when}{}{}", small(&pace), strip(part_of_run)));
+    facts += &fact(
+        "When",
+        &format!("{when}{}{}", small(&pace), strip(part_of_run)),
+    );
     let cost = if incident.cost_s > 0.0 {
         format!(
             "{} of exposed time, {} of GPUs that waited{}",
@@ -146,7 +154,10 @@ fn victims(incident: &Incident) -> String {
 }
 
 fn saving(incident: &Incident) -> String {
-    small(&format!("mending it alone saves {}", words::duration(incident.gain_alone_s)))
+    small(&format!(
+        "mending it alone saves {}",
+        words::duration(incident.gain_alone_s)
+    ))
 }
 
 fn place(incident: &Incident, names: &StageNames) -> String {
@@ -183,7 +194,9 @@ pub(crate) fn plain_name(stage: &str, names: &StageNames) -> Option<String> {
 
 /// The run from left to right, the time of the incident marked.
 fn strip(part_of_run: Option<(f64, f64)>) -> String {
-    let Some((begin, end)) = part_of_run else { return String::new() };
+    let Some((begin, end)) = part_of_run else {
+        return String::new();
+    };
     let (x, width) = (begin * 100.0, ((end - begin) * 100.0).max(1.0));
     format!(
         r#"<svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="the part of the run it covers"><rect class="track" width="100" height="6"/><rect class="fill" x="{x:.1}" width="{width:.1}" height="6"/></svg>"#
@@ -263,9 +276,7 @@ fn contradictions(incident: &Incident) -> String {
     for it in &incident.contradictions {
         items += &format!(r#"<li><p class="sentence">{}</p></li>"#, Text(&it.text));
     }
-    format!(
-        r#"<div class="line"><h3>Contradictions</h3><ul class="evidence">{items}</ul></div>"#
-    )
+    format!(r#"<div class="line"><h3>Contradictions</h3><ul class="evidence">{items}</ul></div>"#)
 }
 
 #[cfg(test)]
@@ -277,7 +288,10 @@ mod tests {
 
     fn incident() -> Incident {
         let incidents = sample::late_in_data(4, 120).verdict().incidents;
-        incidents.into_iter().next().expect("the sample has an incident")
+        incidents
+            .into_iter()
+            .next()
+            .expect("the sample has an incident")
     }
 
     #[test]
@@ -290,12 +304,18 @@ mod tests {
             assert!(card.contains(words), "{words} is not in {card}");
         }
         assert!(card.contains(&Text(&incident.advice).to_string()), "{card}");
-        assert!(card.contains(&Text(&incident.evidence[0].text).to_string()), "{card}");
+        assert!(
+            card.contains(&Text(&incident.evidence[0].text).to_string()),
+            "{card}"
+        );
     }
 
     #[test]
     fn a_hang_is_still_going_on_and_was_not_once() {
-        let hang = Incident { pace: Pace::Once { step: 0 }, ..incident() };
+        let hang = Incident {
+            pace: Pace::Once { step: 0 },
+            ..incident()
+        };
         let when = facts(&hang, None, &StageNames::default());
         assert!(when.contains(" <small>still going on</small>"), "{when}");
     }
@@ -303,8 +323,7 @@ mod tests {
     #[test]
     fn faults_next_in_line_are_told_once() {
         let mut incident = incident();
-        incident.text =
-            "rank 3 is late; also in optim; next in line: rank 1 in data".into();
+        incident.text = "rank 3 is late; also in optim; next in line: rank 1 in data".into();
         incident.next_in_line = vec![NextInLine {
             ranks: vec![1],
             stage: "data".into(),
@@ -313,9 +332,15 @@ mod tests {
             gain_both_s: 9.0,
         }];
         let card = card(&incident, 1, None, &StageNames::default(), None);
-        assert!(card.contains(r#"<p class="more">also in optim</p>"#), "{card}");
+        assert!(
+            card.contains(r#"<p class="more">also in optim</p>"#),
+            "{card}"
+        );
         assert!(!card.contains("next in line: "), "{card}");
-        assert!(card.contains("<td>rank 1</td>") && card.contains("9.00 s"), "{card}");
+        assert!(
+            card.contains("<td>rank 1</td>") && card.contains("9.00 s"),
+            "{card}"
+        );
     }
 
     #[test]
@@ -331,7 +356,10 @@ mod tests {
     fn a_stage_of_the_user_has_no_plain_name() {
         let mut names = StageNames::default();
         names.intern("tokenise");
-        assert_eq!(plain_name("data.next_wait", &names), Some("data loading".into()));
+        assert_eq!(
+            plain_name("data.next_wait", &names),
+            Some("data loading".into())
+        );
         assert_eq!(plain_name("tokenise", &names), None);
     }
 }

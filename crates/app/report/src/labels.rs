@@ -84,7 +84,11 @@ pub(crate) fn anchor(label: Label) -> String {
 pub(crate) fn explained(verdict: &Verdict) -> String {
     let mut texts = String::new();
     for label in Label::ALL {
-        if !verdict.windows.iter().any(|window| window.labels.contains(&label)) {
+        if !verdict
+            .windows
+            .iter()
+            .any(|window| window.labels.contains(&label))
+        {
             continue;
         }
         let Meaning { says, next } = meaning(label);

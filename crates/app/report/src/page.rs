@@ -46,9 +46,16 @@ pub fn live_html(verdict: &Verdict, series: &Series, names: &StageNames) -> Stri
 /// # Properties
 /// As those of [`live_html`].
 pub fn incident_html(verdict: &Verdict, id: &str) -> Option<String> {
-    let incident = verdict.incidents.iter().find(|incident| incident.id == id)?;
+    let incident = verdict
+        .incidents
+        .iter()
+        .find(|incident| incident.id == id)?;
     let names = StageNames::default();
-    let state = if incident.open { "still going on" } else { "over" };
+    let state = if incident.open {
+        "still going on"
+    } else {
+        "over"
+    };
     let job = part_of_address(&verdict.job.id);
     let alone = Verdict {
         stages: Vec::new(),
@@ -93,13 +100,18 @@ fn trace(job: &str, id: &str) -> String {
 
 /// The part of the steps still listed that an incident covers.
 fn part_of_windows(verdict: &Verdict, incident: &Incident) -> Option<(f64, f64)> {
-    let first = verdict.windows.iter().map(|window| window.first_step).min()?;
-    let end =
-        verdict.windows.iter().map(|window| window.first_step + window.steps).max()?;
-    let [begin, end] =
-        [incident.first_step, incident.last_step.saturating_add(1)].map(|step| {
-            (step.clamp(first, end) - first) as f64 / (end - first).max(1) as f64
-        });
+    let first = verdict
+        .windows
+        .iter()
+        .map(|window| window.first_step)
+        .min()?;
+    let end = verdict
+        .windows
+        .iter()
+        .map(|window| window.first_step + window.steps)
+        .max()?;
+    let [begin, end] = [incident.first_step, incident.last_step.saturating_add(1)]
+        .map(|step| (step.clamp(first, end) - first) as f64 / (end - first).max(1) as f64);
     Some((begin, end))
 }
 
@@ -110,12 +122,7 @@ enum Following {
     Server,
 }
 
-fn page(
-    verdict: &Verdict,
-    series: &Series,
-    names: &StageNames,
-    following: Following,
-) -> String {
+fn page(verdict: &Verdict, series: &Series, names: &StageNames, following: Following) -> String {
     let follows = following == Following::Server;
     let paints = paints(&verdict.stages, names);
     let picture = Picture::new(verdict, &paints, series, names);
@@ -138,7 +145,10 @@ fn page(
         "incidents" => incidents(verdict, &picture, names, following),
         "notes" => notes(verdict),
         "pictures" => pictures(verdict, &picture, &paints),
-        "what_if" => verdict.what_if.as_ref().map_or(String::new(), what_if::panels),
+        "what_if" => verdict
+            .what_if
+            .as_ref()
+            .map_or(String::new(), what_if::panels),
         "tables" => evidence_tables(verdict, &paints, names),
         "schema" => Text(&verdict.schema).to_string(),
         "verdict" => json(verdict),
@@ -178,12 +188,10 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
     let incidents = &verdict.incidents;
     if let Some(conclusion) = verdict.conclusion() {
         let class = match conclusion {
-            Conclusion::NothingStuck | Conclusion::NothingTimed | Conclusion::Healthy => {
-                "healthy"
+            Conclusion::NothingStuck | Conclusion::NothingTimed | Conclusion::Healthy => "healthy",
+            Conclusion::TooLittleSeen | Conclusion::Ambiguous | Conclusion::DevicesUnseen => {
+                "unknown"
             }
-            Conclusion::TooLittleSeen
-            | Conclusion::Ambiguous
-            | Conclusion::DevicesUnseen => "unknown",
         };
         let (heading, reason) = narrate::conclusion(conclusion);
         return (class, format!("{heading}: {reason}"));
@@ -208,7 +216,10 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
 
 fn facts(verdict: &Verdict) -> String {
     let job = &verdict.job;
-    let steps = format!("{} <small>{} analysed</small>", job.steps, job.analysed_steps);
+    let steps = format!(
+        "{} <small>{} analysed</small>",
+        job.steps, job.analysed_steps
+    );
     let mut text = fact("Ranks", &job.ranks.to_string());
     text += &fact("Steps", &steps);
     text += &fact("Exposed time", &words::duration(job.exposed_s));
@@ -235,7 +246,13 @@ fn incidents(
     for (at, incident) in verdict.incidents.iter().enumerate() {
         let address = format!("{job}/incidents/{}", part_of_address(&incident.id));
         let address = (following == Following::Server).then_some(address.as_str());
-        cards.push(card(incident, at + 1, picture.part_of_run(at), names, address));
+        cards.push(card(
+            incident,
+            at + 1,
+            picture.part_of_run(at),
+            names,
+            address,
+        ));
     }
     let (first, further) = cards.split_at(cards.len().min(MAX_CARDS));
     if further.is_empty() {
@@ -257,9 +274,7 @@ fn notes(verdict: &Verdict) -> String {
     for note in &verdict.notes {
         items += &format!("<li>{}</li>", Text(note));
     }
-    format!(
-        r#"<aside class="notes"><h2>What could not be seen</h2><ul>{items}</ul></aside>"#
-    )
+    format!(r#"<aside class="notes"><h2>What could not be seen</h2><ul>{items}</ul></aside>"#)
 }
 
 /// Places the script draws into.
@@ -282,7 +297,10 @@ fn pictures(verdict: &Verdict, picture: &Picture, paints: &[Paint]) -> String {
     }
     let shown = picture.ranks().len();
     let remark = if verdict.job.ranks > shown {
-        format!(" Of {} ranks, the first {shown} are drawn.", verdict.job.ranks)
+        format!(
+            " Of {} ranks, the first {shown} are drawn.",
+            verdict.job.ranks
+        )
     } else {
         String::new()
     };
@@ -377,7 +395,8 @@ mod tests {
 
     #[test]
     fn names_from_user_code_stay_names() {
-        let name = r#"</script><script>alert(1)</script><img src=x onerror=alert(1)> {{script}} "'`"#;
+        let name =
+            r#"</script><script>alert(1)</script><img src=x onerror=alert(1)> {{script}} "'`"#;
         let job = sample::hostile(name);
         let page = page(&job);
         assert_eq!(
@@ -389,7 +408,13 @@ mod tests {
         assert_eq!(page.matches(SCRIPT).count(), 1);
         let read: Verdict = serde_json::from_str(block(&page, "verdict")).unwrap();
         assert_eq!(read.job.id, name);
-        assert_eq!(read.stages.iter().filter(|stage| stage.name == name).count(), 1);
+        assert_eq!(
+            read.stages
+                .iter()
+                .filter(|stage| stage.name == name)
+                .count(),
+            1
+        );
     }
 
     #[test]
@@ -409,11 +434,12 @@ mod tests {
         let job = sample::hostile(name);
         let verdict = job.verdict();
         let live = live_html(&verdict, job.series(), job.names());
-        assert!(
-            live.contains(r#"<a href="a%2Fb%20%3Ci%3E/incidents/i1">incident i1</a>"#)
-        );
+        assert!(live.contains(r#"<a href="a%2Fb%20%3Ci%3E/incidents/i1">incident i1</a>"#));
         let page = incident_html(&verdict, "i1").unwrap();
-        assert!(page.contains(r#"<a href="../../a%2Fb%20%3Ci%3E">job</a>"#), "{page}");
+        assert!(
+            page.contains(r#"<a href="../../a%2Fb%20%3Ci%3E">job</a>"#),
+            "{page}"
+        );
         assert!(page.contains("<h4>frontier <small>"), "{page}");
         assert!(page.contains(&Text(&verdict.incidents[0].advice).to_string()));
         assert!(!page.contains("<i>") && !page.contains("{{"), "{page}");
@@ -422,8 +448,10 @@ mod tests {
 
     #[test]
     fn every_place_of_the_shell_is_filled() {
-        let places =
-            SHELL.split("{{").skip(1).map(|rest| rest.split_once("}}").unwrap().0);
+        let places = SHELL
+            .split("{{")
+            .skip(1)
+            .map(|rest| rest.split_once("}}").unwrap().0);
         let job = sample::late_in_data(4, 120);
         let page = page(&job);
         for place in places {
@@ -440,9 +468,7 @@ mod tests {
                 !without_names.contains("//"),
                 "an address or a comment that looks like one"
             );
-            assert!(
-                !without_names.contains("@import") && !without_names.contains("url(")
-            );
+            assert!(!without_names.contains("@import") && !without_names.contains("url("));
         }
     }
 

@@ -53,13 +53,17 @@ pub(crate) fn paints(stages: &[StageSummary], names: &StageNames) -> Vec<Paint> 
         .into_iter()
         .map(Paint::Own)
         .filter(|paint| !taken.contains(&Some(*paint)));
-    let mut bare: Vec<usize> =
-        (0..stages.len()).filter(|at| paints[*at].is_none()).collect();
+    let mut bare: Vec<usize> = (0..stages.len())
+        .filter(|at| paints[*at].is_none())
+        .collect();
     bare.sort_by(|a, b| stages[*b].advance_s.total_cmp(&stages[*a].advance_s));
     for at in bare {
         paints[at] = Some(free.next().unwrap_or(Paint::Shared));
     }
-    paints.into_iter().map(|paint| paint.unwrap_or(Paint::Shared)).collect()
+    paints
+        .into_iter()
+        .map(|paint| paint.unwrap_or(Paint::Shared))
+        .collect()
 }
 
 #[cfg(test)]
@@ -68,7 +72,13 @@ mod tests {
 
     fn stage(name: &str, advance_s: f64) -> StageSummary {
         let name = name.to_owned();
-        StageSummary { name, advance_s, share: 0.0, gain: 0.0, lead_ranks: Vec::new() }
+        StageSummary {
+            name,
+            advance_s,
+            share: 0.0,
+            gain: 0.0,
+            lead_ranks: Vec::new(),
+        }
     }
 
     #[test]
@@ -85,11 +95,11 @@ mod tests {
 
     #[test]
     fn when_colours_run_out_the_cheapest_stages_share_one() {
-        let stages: Vec<_> =
-            (0..20).map(|at| stage(&format!("stage {at}"), f64::from(at))).collect();
+        let stages: Vec<_> = (0..20)
+            .map(|at| stage(&format!("stage {at}"), f64::from(at)))
+            .collect();
         let paints = paints(&stages, &StageNames::default());
-        let shared: Vec<usize> =
-            (0..20).filter(|at| paints[*at] == Paint::Shared).collect();
+        let shared: Vec<usize> = (0..20).filter(|at| paints[*at] == Paint::Shared).collect();
         assert_eq!(shared, (0..13).collect::<Vec<_>>());
     }
 }

@@ -23,8 +23,7 @@ const LAG_CODES: f64 = 4095.0;
 /// Zeros that one can stand for: as many as two digits can say.
 const MOST_ZEROS: usize = 4095;
 /// Digits of a lag's code, the lowest first.
-const DIGITS: &[u8; 64] =
-    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
+const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
 
 /// The series of the page.
 ///
@@ -97,7 +96,9 @@ impl Joined<'_> {
 
     fn last_step(&self) -> u64 {
         let last = self.columns.last();
-        last.map_or(0, |column| column.first_step + column.steps.saturating_sub(1))
+        last.map_or(0, |column| {
+            column.first_step + column.steps.saturating_sub(1)
+        })
     }
 
     /// A sum over the columns, for the mean step.
@@ -114,8 +115,11 @@ impl Picture {
         series: &Series,
         names: &StageNames,
     ) -> Self {
-        let ids: Vec<Option<StageId>> =
-            verdict.stages.iter().map(|s| stage_id(series, names, &s.name)).collect();
+        let ids: Vec<Option<StageId>> = verdict
+            .stages
+            .iter()
+            .map(|s| stage_id(series, names, &s.name))
+            .collect();
         let cells = series.columns().len() * series.ranks().len();
         let floor_s = if cells > FEW_CELLS {
             let steps = steps_of(series.columns());
@@ -146,10 +150,7 @@ impl Picture {
                 .zip(lags)
                 .map(|((paint, id), lag)| StagePicture {
                     paint: paint.class(),
-                    step_advance_us: columns
-                        .iter()
-                        .map(|it| advance_us(it, id))
-                        .collect(),
+                    step_advance_us: columns.iter().map(|it| advance_us(it, id)).collect(),
                     lag,
                 })
                 .collect(),
@@ -185,9 +186,8 @@ impl Picture {
     /// When an incident strikes, as parts of the analysed steps: (begin, end).
     pub(crate) fn part_of_run(&self, incident: usize) -> Option<(f64, f64)> {
         let span = self.incidents.get(incident).copied().flatten()?;
-        let [begin, end, all] =
-            [span.first_column, span.last_column + 1, self.steps.len()]
-                .map(|column| self.steps[..column].iter().sum::<u64>() as f64);
+        let [begin, end, all] = [span.first_column, span.last_column + 1, self.steps.len()]
+            .map(|column| self.steps[..column].iter().sum::<u64>() as f64);
         Some((begin / all.max(1.0), end / all.max(1.0)))
     }
 }
@@ -210,7 +210,10 @@ fn advance_us(column: &Joined<'_>, stage: Option<StageId>) -> u64 {
 fn joined(columns: &[Column], width: usize) -> Vec<Joined<'_>> {
     columns
         .chunks(width)
-        .map(|columns| Joined { columns, steps: steps_of(columns) })
+        .map(|columns| Joined {
+            columns,
+            steps: steps_of(columns),
+        })
         .collect()
 }
 
@@ -218,19 +221,13 @@ fn steps_of(columns: &[Column]) -> u64 {
     columns.iter().map(|column| column.steps).sum()
 }
 
-fn lag(
-    columns: &[Joined<'_>],
-    ranks: usize,
-    stage: StageId,
-    floor_s: f64,
-) -> Option<String> {
+fn lag(columns: &[Joined<'_>], ranks: usize, stage: StageId, floor_s: f64) -> Option<String> {
     let mut lags = LagDigits::default();
     let mut late = false;
     for rank in 0..ranks {
         for column in columns {
-            let mean_s = column.mean_s(|column| {
-                column.lag_s.get(&stage)?.get(rank).copied().map(f64::from)
-            });
+            let mean_s =
+                column.mean_s(|column| column.lag_s.get(&stage)?.get(rank).copied().map(f64::from));
             let code = lag_code(mean_s, floor_s);
             late |= code > 0;
             lags.push(code);
@@ -263,7 +260,8 @@ impl LagDigits {
     fn close(&mut self) {
         if self.zeros > 0 {
             self.digits.extend(two_digits(0));
-            self.digits.extend(two_digits(std::mem::take(&mut self.zeros)));
+            self.digits
+                .extend(two_digits(std::mem::take(&mut self.zeros)));
         }
     }
 
@@ -297,11 +295,7 @@ fn whole(value: f64) -> u64 {
 
 /// When ranks were missing. Windows and columns are both in the order they were run, so
 /// one walk over both finds them, restarts and all.
-fn absences(
-    windows: &[WindowSummary],
-    first_step: &[u64],
-    ranks: &[u32],
-) -> Vec<Absence> {
+fn absences(windows: &[WindowSummary], first_step: &[u64], ranks: &[u32]) -> Vec<Absence> {
     let mut absences: Vec<Absence> = Vec::new();
     let mut at = 0;
     for (column, step) in first_step.iter().enumerate() {
@@ -312,7 +306,9 @@ fn absences(
         };
         at += ahead;
         for rank in &windows[at].missing_ranks {
-            let Ok(row) = ranks.binary_search(rank) else { continue };
+            let Ok(row) = ranks.binary_search(rank) else {
+                continue;
+            };
             match absences
                 .iter_mut()
                 .rev()
@@ -334,22 +330,22 @@ fn absences(
 
 /// Columns between two steps. Steps are counted anew after a restart: what happens in the
 /// last attempt that has the first step is meant.
-fn span(
-    first_step: &[u64],
-    last_step: &[u64],
-    from: u64,
-    to: u64,
-) -> Option<IncidentSpan> {
+fn span(first_step: &[u64], last_step: &[u64], from: u64, to: u64) -> Option<IncidentSpan> {
     let mut end = first_step.len();
     while end > 0 {
-        let restart = (1..end).rev().find(|at| first_step[*at] < first_step[at - 1]);
+        let restart = (1..end)
+            .rev()
+            .find(|at| first_step[*at] < first_step[at - 1]);
         let start = restart.unwrap_or(0);
         let first = (start..end).find(|column| last_step[*column] >= from);
         let last = (start..end).rev().find(|column| first_step[*column] <= to);
         if let Some((first_column, last_column)) = first.zip(last)
             && first_column <= last_column
         {
-            return Some(IncidentSpan { first_column, last_column });
+            return Some(IncidentSpan {
+                first_column,
+                last_column,
+            });
         }
         end = start;
     }
@@ -421,7 +417,10 @@ mod tests {
         let paints = crate::palette::paints(&verdict.stages, job.names());
         let picture = Picture::new(&verdict, &paints, series, job.names());
         let columns = picture.steps.len();
-        assert_eq!((picture.ranks.len(), columns), (10_000, series.columns().len()));
+        assert_eq!(
+            (picture.ranks.len(), columns),
+            (10_000, series.columns().len())
+        );
         let lags = picture.stages[0].lag.as_ref().unwrap();
         assert!(lags.len() < 10_000, "{}", lags.len());
         let lags = decode(&picture.lag_code, lags);
@@ -434,10 +433,17 @@ mod tests {
     #[test]
     fn columns_are_joined_until_the_page_is_small_enough() {
         let columns: Vec<Column> = (0..5)
-            .map(|at| Column { first_step: at, steps: 1, ..Column::default() })
+            .map(|at| Column {
+                first_step: at,
+                steps: 1,
+                ..Column::default()
+            })
             .collect();
         let joined = joined(&columns, 2);
-        assert_eq!(joined.iter().map(|c| c.steps).collect::<Vec<_>>(), [2, 2, 1]);
+        assert_eq!(
+            joined.iter().map(|c| c.steps).collect::<Vec<_>>(),
+            [2, 2, 1]
+        );
         assert_eq!(joined.last().unwrap().first_step(), 4);
     }
 
@@ -453,18 +459,28 @@ mod tests {
             }
         };
         // The third window is the first of another attempt.
-        let windows =
-            [window(0, &[]), window(10, &[7]), window(0, &[7]), window(10, &[])];
+        let windows = [
+            window(0, &[]),
+            window(10, &[7]),
+            window(0, &[7]),
+            window(10, &[]),
+        ];
         let absences = absences(&windows, &[0, 5, 10, 15, 0, 5, 10], &[2, 7]);
-        assert_eq!(absences, [Absence { row: 1, first_column: 2, last_column: 5 }]);
+        assert_eq!(
+            absences,
+            [Absence {
+                row: 1,
+                first_column: 2,
+                last_column: 5
+            }]
+        );
     }
 
     #[test]
     fn an_incident_covers_the_columns_of_its_steps() {
         let (first, last) = ([10, 20, 30], [19, 29, 35]);
         let covered = |from, to| {
-            span(&first, &last, from, to)
-                .map(|span| (span.first_column, span.last_column))
+            span(&first, &last, from, to).map(|span| (span.first_column, span.last_column))
         };
         assert_eq!(covered(10, 35), Some((0, 2)));
         assert_eq!(covered(25, 29), Some((1, 1)));
@@ -475,8 +491,7 @@ mod tests {
     fn after_a_restart_the_last_attempt_is_meant() {
         let (first, last) = ([0, 10, 20, 0, 10], [9, 19, 29, 9, 19]);
         let covered = |from, to| {
-            span(&first, &last, from, to)
-                .map(|span| (span.first_column, span.last_column))
+            span(&first, &last, from, to).map(|span| (span.first_column, span.last_column))
         };
         assert_eq!(covered(5, 12), Some((3, 4)));
         assert_eq!(covered(25, 29), Some((2, 2)));

@@ -10,7 +10,11 @@ fn replay(id: &str, stages: &[&str], ranks: u32, steps: u32, late_s: f64) -> Job
         let mut rows = Vec::new();
         for rank in 0..ranks {
             let noise = f64::from((rank * 7 + step * 13) % 11) * 1e-4;
-            let late = if rank + 1 == ranks && step >= steps / 2 { late_s } else { 0.0 };
+            let late = if rank + 1 == ranks && step >= steps / 2 {
+                late_s
+            } else {
+                0.0
+            };
             rows.push([0.002 + late + noise, 0.010, 0.028 - noise]);
         }
         matrix.push(rows);
@@ -21,13 +25,19 @@ fn replay(id: &str, stages: &[&str], ranks: u32, steps: u32, late_s: f64) -> Job
         "unit": "s",
                 "matrix": matrix,
     });
-    let recording =
-        load_bytes("sample", recording.to_string().as_bytes(), Limits::default());
+    let recording = load_bytes(
+        "sample",
+        recording.to_string().as_bytes(),
+        Limits::default(),
+    );
     recording.unwrap().replay(id, Settings::default())
 }
 
-const STAGES: [&str; 3] =
-    ["data.next_wait", "model.fwd_loss_cpu_wall", "model.backward_cpu_wall"];
+const STAGES: [&str; 3] = [
+    "data.next_wait",
+    "model.fwd_loss_cpu_wall",
+    "model.backward_cpu_wall",
+];
 
 /// The last rank is late in loading data in the second half of the run.
 pub(crate) fn late_in_data(ranks: u32, steps: u32) -> Job {

@@ -23,7 +23,11 @@ pub(crate) fn panels(incident: &Incident) -> String {
 
 /// The class of the colour of a fold.
 fn paint(fold: usize) -> String {
-    if fold < COLOURS { format!("s{fold}") } else { "sr".to_owned() }
+    if fold < COLOURS {
+        format!("s{fold}")
+    } else {
+        "sr".to_owned()
+    }
 }
 
 /// What a fold is called: the innermost frame that is not of a library.
@@ -45,7 +49,10 @@ fn stacks(incident: &Incident) -> String {
         .iter()
         .enumerate()
         .flat_map(|(at, fold)| {
-            fold.ranks.iter().take(MAX_CELLS).map(move |rank| (rank, at))
+            fold.ranks
+                .iter()
+                .take(MAX_CELLS)
+                .map(move |rank| (rank, at))
         })
         .collect();
     ranks.sort_unstable();
@@ -54,7 +61,11 @@ fn stacks(incident: &Incident) -> String {
     let mut cells = String::new();
     for (at, (rank, fold)) in ranks.iter().enumerate() {
         let (x, y) = (at % COLUMNS * CELL, at / COLUMNS * CELL);
-        let named = if incident.subject.ranks.contains(rank) { " named" } else { "" };
+        let named = if incident.subject.ranks.contains(rank) {
+            " named"
+        } else {
+            ""
+        };
         let size = CELL - 3;
         cells += &format!(
             r#"<rect class="{}{named}" x="{x}" y="{y}" width="{size}" height="{size}"><title>rank {rank}: {}</title></rect>"#,
@@ -62,8 +73,10 @@ fn stacks(incident: &Incident) -> String {
             Text(place(&folds[*fold])),
         );
     }
-    let (width, height) =
-        (ranks.len().min(COLUMNS) * CELL, ranks.len().div_ceil(COLUMNS) * CELL);
+    let (width, height) = (
+        ranks.len().min(COLUMNS) * CELL,
+        ranks.len().div_ceil(COLUMNS) * CELL,
+    );
     let mut legend = String::new();
     for (at, fold) in folds.iter().enumerate() {
         // The name that the document has for it.
@@ -75,7 +88,11 @@ fn stacks(incident: &Incident) -> String {
         for frame in &fold.frames {
             frames += &format!("<li>{}</li>", Text(frame));
         }
-        let noun = if fold.ranks.len() == 1 { "rank" } else { "ranks" };
+        let noun = if fold.ranks.len() == 1 {
+            "rank"
+        } else {
+            "ranks"
+        };
         legend += &format!(
             r#"<li><details><summary><svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg> <b>{noun} {}</b> <code>{}</code> <small>{state}</small></summary><ol class="frames">{frames}</ol></details></li>"#,
             paint(at),
@@ -100,8 +117,10 @@ fn progress(groups: &[Progress]) -> String {
     if groups.is_empty() {
         return String::new();
     }
-    let tables: String =
-        groups.iter().map(|group| table(group) + &flows(group)).collect();
+    let tables: String = groups
+        .iter()
+        .map(|group| table(group) + &flows(group))
+        .collect();
     format!(
         r#"<div class="line progress"><h3>How far the ranks came <small>the last collective that each entered, when nothing moved any more</small></h3>
 {tables}</div>
@@ -110,9 +129,20 @@ fn progress(groups: &[Progress]) -> String {
 }
 
 fn table(group: &Progress) -> String {
-    let furthest = group.entered.iter().map(|row| row.number).max().unwrap_or(0);
+    let furthest = group
+        .entered
+        .iter()
+        .map(|row| row.number)
+        .max()
+        .unwrap_or(0);
     let mut rows = String::new();
-    for Entered { number, op, left, ranks } in &group.entered {
+    for Entered {
+        number,
+        op,
+        left,
+        ranks,
+    } in &group.entered
+    {
         let (last, state) = match (number, left) {
             (0, _) => ("none".to_owned(), "has entered none"),
             (_, true) => (format!("{op} #{number}"), "left it"),
@@ -122,7 +152,11 @@ fn table(group: &Progress) -> String {
             0 => String::new(),
             behind => format!("{behind} behind"),
         };
-        let class = if furthest > *number { " class=\"behind\"" } else { "" };
+        let class = if furthest > *number {
+            " class=\"behind\""
+        } else {
+            ""
+        };
         rows += &format!(
             r#"<tr{class}><td>{ranks}</td><td><code>{}</code></td><td>{state}</td><td class="n">{behind}</td></tr>"#,
             Text(last),
@@ -148,7 +182,11 @@ fn flows(group: &Progress) -> String {
             Direction::Send => (flow.rank, flow.peer),
             Direction::Receive => (flow.peer, flow.rank),
         };
-        let says = if flow.direction == Direction::Send { "sender" } else { "receiver" };
+        let says = if flow.direction == Direction::Send {
+            "sender"
+        } else {
+            "receiver"
+        };
         let [ready, transmitted, done] = [flow.ready, flow.transmitted, flow.done]
             .map(|count| f64::from(count) / f64::from(flow.total.max(1)) * 100.0);
         // One bar over the other: what is done was transmitted, and what was transmitted was ready.
@@ -174,7 +212,10 @@ mod tests {
 
     fn hang() -> Incident {
         let incidents = sample::late_in_data(4, 120).verdict().incidents;
-        let incident = incidents.into_iter().next().expect("the sample has an incident");
+        let incident = incidents
+            .into_iter()
+            .next()
+            .expect("the sample has an incident");
         let ranks = |range: std::ops::Range<u32>| range.collect::<Ranks>();
         let fold = |ranks, frame: &str| FoldedStack {
             ranks,
@@ -234,8 +275,13 @@ mod tests {
     #[test]
     fn who_is_behind_in_its_collectives_is_told_with_by_how_much() {
         let page = panels(&hang());
-        for words in ["ALLREDUCE #47", "in it", "left it", "1 behind", "has entered none"]
-        {
+        for words in [
+            "ALLREDUCE #47",
+            "in it",
+            "left it",
+            "1 behind",
+            "has entered none",
+        ] {
             assert!(page.contains(words), "{words} is not in {page}");
         }
         assert!(page.contains("<td>2 to 1</td><td>receiver</td>"), "{page}");

@@ -12,16 +12,16 @@ use crate::words;
 const MAX_ROWS: usize = 1000;
 
 /// Rows of the stage table, in schema order.
-pub(crate) fn stage_rows(
-    verdict: &Verdict,
-    paints: &[Paint],
-    names: &StageNames,
-) -> String {
+pub(crate) fn stage_rows(verdict: &Verdict, paints: &[Paint], names: &StageNames) -> String {
     let mut rows = String::new();
     for (stage, paint) in verdict.stages.iter().zip(paints) {
         let plain = plain_name(&stage.name, names)
             .map_or(String::new(), |plain| format!(" <small>{plain}</small>"));
-        let nobody = if verdict.job.ranks > 1 { "in turns" } else { "-" };
+        let nobody = if verdict.job.ranks > 1 {
+            "in turns"
+        } else {
+            "-"
+        };
         let last = words::ranks(&stage.lead_ranks)
             .unwrap_or(format!(r#"<span class="quiet">{nobody}</span>"#));
         rows += &format!(
@@ -114,13 +114,18 @@ impl Alike<'_> {
     /// A mean over the windows by their steps.
     fn mean(&self, value: impl Fn(&WindowSummary) -> f64) -> f64 {
         let steps: u64 = self.0.iter().map(|window| window.steps).sum();
-        let sum: f64 =
-            self.0.iter().map(|window| value(window) * window.steps as f64).sum();
+        let sum: f64 = self
+            .0
+            .iter()
+            .map(|window| value(window) * window.steps as f64)
+            .sum();
         sum / steps.max(1) as f64
     }
 
     fn row(&self, paints: &[Paint]) -> String {
-        let [first, ..] = self.0.as_slice() else { return String::new() };
+        let [first, ..] = self.0.as_slice() else {
+            return String::new();
+        };
         let last = self.0.last().unwrap_or(first);
         let steps = words::steps(
             first.first_step,
@@ -134,7 +139,10 @@ impl Alike<'_> {
             .iter()
             .enumerate()
             .map(|(at, paint)| {
-                (*paint, self.mean(|w| w.shares.get(at).copied().unwrap_or(0.0)))
+                (
+                    *paint,
+                    self.mean(|w| w.shares.get(at).copied().unwrap_or(0.0)),
+                )
             })
             .collect();
         let chips: String = first.labels.iter().map(|label| chip(*label)).collect();
@@ -157,7 +165,10 @@ fn chip(label: Label) -> String {
         | Label::CoCritical => "chip weak",
         _ => "chip",
     };
-    format!(r##"<a class="{class}" href="#{}">{label}</a>"##, labels::anchor(label))
+    format!(
+        r##"<a class="{class}" href="#{}">{label}</a>"##,
+        labels::anchor(label)
+    )
 }
 
 fn stages(window: &WindowSummary) -> String {
@@ -166,25 +177,40 @@ fn stages(window: &WindowSummary) -> String {
     if tied.is_empty() || *tied == window.candidates {
         return candidates;
     }
-    format!("{candidates} <small>not told apart: {}</small>", codes(tied))
+    format!(
+        "{candidates} <small>not told apart: {}</small>",
+        codes(tied)
+    )
 }
 
 fn codes(names: &[String]) -> String {
-    let codes: Vec<String> =
-        names.iter().map(|name| format!("<code>{}</code>", Text(name))).collect();
+    let codes: Vec<String> = names
+        .iter()
+        .map(|name| format!("<code>{}</code>", Text(name)))
+        .collect();
     codes.join(", ")
 }
 
 fn weakened(window: &WindowSummary) -> String {
-    let mut reasons: Vec<String> =
-        window.downgrades.iter().map(|reason| Text(reason).to_string()).collect();
+    let mut reasons: Vec<String> = window
+        .downgrades
+        .iter()
+        .map(|reason| Text(reason).to_string())
+        .collect();
     if let Some(missing) = words::ranks(&window.missing_ranks) {
         let folded = fold_ranks(&window.missing_ranks);
-        if !reasons.iter().any(|reason| reason.ends_with(&format!("rank {folded}"))) {
+        if !reasons
+            .iter()
+            .any(|reason| reason.ends_with(&format!("rank {folded}")))
+        {
             reasons.push(format!("missing: {missing}"));
         }
     }
-    if reasons.is_empty() { "-".to_owned() } else { reasons.join("; ") }
+    if reasons.is_empty() {
+        "-".to_owned()
+    } else {
+        reasons.join("; ")
+    }
 }
 
 /// The windows, neighbours of which the same is to be said in one row: (summary, rows).
@@ -208,7 +234,10 @@ pub(crate) fn windows(verdict: &Verdict, paints: &[Paint]) -> (String, String) {
     } else {
         String::new()
     };
-    let rows = groups[left_out..].iter().map(|group| group.row(paints)).collect();
+    let rows = groups[left_out..]
+        .iter()
+        .map(|group| group.row(paints))
+        .collect();
     (format!("{all}{joined}{cut}"), rows)
 }
 
@@ -222,20 +251,28 @@ mod tests {
     fn the_stage_table_says_where_the_time_went() {
         let job = sample::late_in_data(4, 120);
         let verdict = job.verdict();
-        let rows =
-            stage_rows(&verdict, &paints(&verdict.stages, job.names()), job.names());
+        let rows = stage_rows(&verdict, &paints(&verdict.stages, job.names()), job.names());
         assert_eq!(rows.matches("<tr>").count(), verdict.stages.len());
-        assert!(rows.contains(&words::duration(verdict.stages[0].advance_s)), "{rows}");
+        assert!(
+            rows.contains(&words::duration(verdict.stages[0].advance_s)),
+            "{rows}"
+        );
     }
 
     #[test]
     fn windows_that_say_the_same_share_a_row() {
         let mut verdict = sample::healthy().verdict();
         let window = verdict.windows[0].clone();
-        let other = WindowSummary { missing_ranks: vec![2], ..window.clone() };
+        let other = WindowSummary {
+            missing_ranks: vec![2],
+            ..window.clone()
+        };
         verdict.windows = vec![
             window.clone(),
-            WindowSummary { first_step: window.first_step + window.steps, ..window },
+            WindowSummary {
+                first_step: window.first_step + window.steps,
+                ..window
+            },
             other,
         ];
         let (summary, rows) = windows(&verdict, &[Paint::Residual]);
@@ -247,7 +284,10 @@ mod tests {
     #[test]
     fn stages_without_a_colour_of_their_own_share_a_line_of_the_legend() {
         let job = sample::healthy();
-        let text = legend(&job.verdict(), &[Paint::Own(0), Paint::Shared, Paint::Shared]);
+        let text = legend(
+            &job.verdict(),
+            &[Paint::Own(0), Paint::Shared, Paint::Shared],
+        );
         assert_eq!(text.matches("<li").count(), 2);
         assert!(text.contains("2 further stages"), "{text}");
     }

@@ -19,14 +19,18 @@ const MARGIN: usize = 44;
 /// The panels of a what-if trace.
 pub(crate) fn panels(what_if: &WhatIf) -> String {
     let numbers = numbers(what_if);
-    let Some(parts) = &what_if.stragglers else { return numbers };
+    let Some(parts) = &what_if.stragglers else {
+        return numbers;
+    };
     let lists = [
         ("operations", &parts.op_types, ""),
         ("pipeline stages", &parts.stages, "stage "),
         ("data-parallel ranks", &parts.dp_ranks, "dp "),
     ];
-    let lists: String =
-        lists.into_iter().map(|(title, parts, noun)| list(title, parts, noun)).collect();
+    let lists: String = lists
+        .into_iter()
+        .map(|(title, parts, noun)| list(title, parts, noun))
+        .collect();
     let shown = shown(&what_if.ranks);
     let left_out = what_if.ranks.len() - shown.len();
     let remark = if left_out == 0 {
@@ -56,11 +60,16 @@ fn numbers(what_if: &WhatIf) -> String {
             words::duration(what_if.ideal_s)
         ),
     );
-    for (name, removal) in [("M_W", &what_if.slowest_ranks), ("M_S", &what_if.last_stage)]
-    {
+    for (name, removal) in [
+        ("M_W", &what_if.slowest_ranks),
+        ("M_S", &what_if.last_stage),
+    ] {
         if let Some(removal) = removal {
-            rows +=
-                &row(name, &format!("{:.3}", removal.removed_share), &vanishes(removal));
+            rows += &row(
+                name,
+                &format!("{:.3}", removal.removed_share),
+                &vanishes(removal),
+            );
         }
     }
     rows += &row(
@@ -76,9 +85,7 @@ fn numbers(what_if: &WhatIf) -> String {
 }
 
 fn row(name: &str, value: &str, meaning: &str) -> String {
-    format!(
-        r#"<tr><th scope="row">{name}</th><td class="n">{value}</td><td>{meaning}</td></tr>"#
-    )
+    format!(r#"<tr><th scope="row">{name}</th><td class="n">{value}</td><td>{meaning}</td></tr>"#)
 }
 
 fn vanishes(removal: &Removal) -> String {
@@ -110,7 +117,11 @@ fn list(title: &str, parts: &[PartSlowdown], noun: &str) -> String {
 }
 
 fn columns(ranks: &[RankSlowdown]) -> usize {
-    ranks.iter().map(|rank| rank.stage as usize + 1).max().unwrap_or(1)
+    ranks
+        .iter()
+        .map(|rank| rank.stage as usize + 1)
+        .max()
+        .unwrap_or(1)
 }
 
 fn shown(ranks: &[RankSlowdown]) -> &[RankSlowdown] {
@@ -163,13 +174,16 @@ mod tests {
     use super::*;
 
     fn ranks(rows: u32) -> Vec<RankSlowdown> {
-        let cells =
-            (0..rows).flat_map(|dp_rank| (0..2).map(move |stage| (dp_rank, stage)));
+        let cells = (0..rows).flat_map(|dp_rank| (0..2).map(move |stage| (dp_rank, stage)));
         let rank = |(dp_rank, stage)| RankSlowdown {
             rank: stage * rows + dp_rank,
             dp_rank,
             stage,
-            slowdown: Some(if (dp_rank, stage) == (1, 0) { 1.4 } else { 0.99 }),
+            slowdown: Some(if (dp_rank, stage) == (1, 0) {
+                1.4
+            } else {
+                0.99
+            }),
         };
         cells.map(rank).collect()
     }
@@ -179,7 +193,12 @@ mod tests {
         let map = heat_map(&ranks(3));
         assert_eq!(map.matches(r#"fill-opacity="0.00""#).count(), 5);
         let (_, slow) = map.split_once("rank 1 (dp 1, stage 0): 1.400").unwrap();
-        assert!(slow.split("</g>").next().unwrap().contains(r#"fill-opacity="0.80""#));
+        assert!(
+            slow.split("</g>")
+                .next()
+                .unwrap()
+                .contains(r#"fill-opacity="0.80""#)
+        );
     }
 
     #[test]

@@ -34,7 +34,11 @@ pub(crate) fn ranks(ranks: &[u32]) -> Option<String> {
 
 /// "step 4", "steps 4-9".
 pub(crate) fn steps(first: u64, last: u64) -> String {
-    if first >= last { format!("step {first}") } else { format!("steps {first}-{last}") }
+    if first >= last {
+        format!("step {first}")
+    } else {
+        format!("steps {first}-{last}")
+    }
 }
 
 /// What a method looks at.
@@ -86,18 +90,30 @@ mod tests {
     #[test]
     fn durations_read_at_a_glance() {
         let seconds = [412.7, 7.238, 0.1206, 45e-6, 0.0];
-        assert_eq!(seconds.map(duration), ["413 s", "7.24 s", "120.6 ms", "45 µs", "0"]);
+        assert_eq!(
+            seconds.map(duration),
+            ["413 s", "7.24 s", "120.6 ms", "45 µs", "0"]
+        );
     }
 
     #[test]
     fn a_value_is_told_in_the_unit_of_its_name() {
-        assert_eq!(value("median_lag_s", 0.25), ("median lag".into(), "250.0 ms".into()));
-        assert_eq!(value("stage_share", 0.74), ("stage share".into(), "74 %".into()));
+        assert_eq!(
+            value("median_lag_s", 0.25),
+            ("median lag".into(), "250.0 ms".into())
+        );
+        assert_eq!(
+            value("stage_share", 0.74),
+            ("stage share".into(), "74 %".into())
+        );
         assert_eq!(
             value("forward_ratio", 2.502),
             ("forward ratio".into(), "2.50".into())
         );
-        assert_eq!(value("struck_steps", 30.0), ("struck steps".into(), "30".into()));
+        assert_eq!(
+            value("struck_steps", 30.0),
+            ("struck steps".into(), "30".into())
+        );
         assert_eq!(value("beta", 0.586_016), ("beta".into(), "0.586".into()));
         assert_eq!(
             value("usual_bytes_per_s", 415.8e6),

@@ -50,8 +50,9 @@ fn main() {
 
 /// CPU seconds of all ranks together.
 fn all_reduces(functions: &'static Functions) -> f64 {
-    let links: Vec<(UnixStream, UnixStream)> =
-        (0..RANKS).map(|_| UnixStream::pair().expect("a pair of sockets")).collect();
+    let links: Vec<(UnixStream, UnixStream)> = (0..RANKS)
+        .map(|_| UnixStream::pair().expect("a pair of sockets"))
+        .collect();
     let (senders, receivers): (Vec<_>, Vec<_>) = links.into_iter().unzip();
     let before_s = cpu_s();
     thread::scope(|threads| {
@@ -65,11 +66,7 @@ fn all_reduces(functions: &'static Functions) -> f64 {
 }
 
 /// What one rank does: its GPU's adding, its proxy's sending and receiving.
-fn reduce(
-    functions: &Functions,
-    rank: usize,
-    (mut to, mut from): (UnixStream, UnixStream),
-) {
+fn reduce(functions: &Functions, rank: usize, (mut to, mut from): (UnixStream, UnixStream)) {
     let (context, _) = functions.init();
     let mut own = vec![1.0_f32; BYTES / 4];
     let (mut sent, mut received) = (vec![0; BYTES], vec![0; BYTES]);
@@ -96,10 +93,11 @@ fn reduce(
 }
 
 fn cpu_s() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for a time.
-    unsafe {
-        libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, ptr::from_mut(&mut time))
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
+    // SAFETY: a place for a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, ptr::from_mut(&mut time)) };
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

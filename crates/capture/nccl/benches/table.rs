@@ -125,7 +125,10 @@ pub(crate) fn plugin() -> &'static Functions {
         let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
         assert!(!library.is_null(), "the library is built beside the bench");
         let functions = libc::dlsym(library, c"ncclProfiler_v6".as_ptr());
-        functions.cast::<Functions>().as_ref().expect("a table of this version")
+        functions
+            .cast::<Functions>()
+            .as_ref()
+            .expect("a table of this version")
     }
 }
 
@@ -151,11 +154,7 @@ unsafe extern "C" fn init_nothing(
     0
 }
 
-unsafe extern "C" fn start_nothing(
-    _: Handle,
-    _: *mut Handle,
-    _: *const Descriptor,
-) -> c_int {
+unsafe extern "C" fn start_nothing(_: Handle, _: *mut Handle, _: *const Descriptor) -> c_int {
     0
 }
 

@@ -10,8 +10,8 @@ mod names;
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
 pub(crate) use descriptor::{
-    Describes, DescriptorV1, DescriptorV2, DescriptorV3, DescriptorV4, DescriptorV5,
-    DescriptorV6, DescriptorV7, EventHead, Named, NcclEvent, Work,
+    Describes, DescriptorV1, DescriptorV2, DescriptorV3, DescriptorV4, DescriptorV5, DescriptorV6,
+    DescriptorV7, EventHead, Named, NcclEvent, Work,
 };
 pub(crate) use names::text;
 
@@ -105,13 +105,14 @@ pub(crate) struct Profiler<Init, Descriptor, Args> {
     pub(crate) start_event:
         unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const Descriptor) -> c_int,
     pub(crate) stop_event: unsafe extern "C" fn(*mut c_void) -> c_int,
-    pub(crate) record_event_state:
-        unsafe extern "C" fn(*mut c_void, c_int, *const Args) -> c_int,
+    pub(crate) record_event_state: unsafe extern "C" fn(*mut c_void, c_int, *const Args) -> c_int,
     pub(crate) finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
 // SAFETY: the table never changes, and its name is a literal.
 unsafe impl<Init: Sync, Descriptor, Args> Sync for Profiler<Init, Descriptor, Args> {}
 
-const _: () =
-    assert!(size_of::<Profiler<InitV5, DescriptorV6, StepArgs>>() == 48, "six pointers");
+const _: () = assert!(
+    size_of::<Profiler<InitV5, DescriptorV6, StepArgs>>() == 48,
+    "six pointers"
+);

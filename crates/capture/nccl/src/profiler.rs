@@ -8,9 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use probe::Switch;
 
 use crate::abi::{
-    Describes, DescriptorV1, DescriptorV2, DescriptorV3, DescriptorV4, DescriptorV5,
-    DescriptorV6, DescriptorV7, InitV1, InitV4, InitV5, Log, OperationArgs, Profiler,
-    SUCCESS, StepArgs, kind,
+    Describes, DescriptorV1, DescriptorV2, DescriptorV3, DescriptorV4, DescriptorV5, DescriptorV6,
+    DescriptorV7, InitV1, InitV4, InitV5, Log, OperationArgs, Profiler, SUCCESS, StepArgs, kind,
 };
 use crate::recorder::{Introduced, Recorder};
 
@@ -82,7 +81,17 @@ unsafe extern "C" fn init_v4(
 ) -> c_int {
     // SAFETY: what NCCL promises.
     unsafe {
-        init(context, mask, STEP_EVENTS, Some(&Introduced { hash, name, rank, size }))
+        init(
+            context,
+            mask,
+            STEP_EVENTS,
+            Some(&Introduced {
+                hash,
+                name,
+                rank,
+                size,
+            }),
+        )
     }
 }
 
@@ -98,7 +107,17 @@ unsafe extern "C" fn init_v5(
 ) -> c_int {
     // SAFETY: what NCCL promises.
     unsafe {
-        init(context, mask, STEP_EVENTS, Some(&Introduced { hash, name, rank, size }))
+        init(
+            context,
+            mask,
+            STEP_EVENTS,
+            Some(&Introduced {
+                hash,
+                name,
+                rank,
+                size,
+            }),
+        )
     }
 }
 

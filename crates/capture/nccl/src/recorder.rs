@@ -6,9 +6,7 @@ use std::ptr;
 use probe::{Records, Sequences, coarse, now};
 use ring::{Bytes, CommunicatorIndex, LiveSource, LiveWriter, Reached, Route};
 
-use crate::abi::{
-    EventHead, Named, NcclEvent, OperationArgs, StepArgs, Work, state, text,
-};
+use crate::abi::{EventHead, Named, NcclEvent, OperationArgs, StepArgs, Work, state, text};
 use crate::token::{Salt, Token};
 
 /// The one recorder of a process.
@@ -43,7 +41,12 @@ impl Recorder {
     /// A recorder into this table.
     pub(crate) fn of(table: LiveWriter) -> Self {
         let pid = std::process::id().cast_signed();
-        Self { table, sequences: Sequences::new(), salt: Salt::new(), pid }
+        Self {
+            table,
+            sequences: Sequences::new(),
+            salt: Salt::new(),
+            pid,
+        }
     }
 
     /// The context of a communicator.
@@ -58,7 +61,8 @@ impl Recorder {
             let name = unsafe { text(communicator.name) };
             self.table.communicator(communicator.hash, name, rank, size)
         });
-        self.salt.pack(index.map_or(Token::Nameless, Token::Communicator))
+        self.salt
+            .pack(index.map_or(Token::Nameless, Token::Communicator))
     }
 
     /// Ends a communicator; a context that is not of this process, or none, changes nothing.
@@ -90,7 +94,12 @@ impl Recorder {
                     .and_then(|index| self.begin(index, sequence, work))
             },
             // SAFETY: the caller's promise.
-            NcclEvent::PointToPoint { of, peer, direction, work } => unsafe {
+            NcclEvent::PointToPoint {
+                of,
+                peer,
+                direction,
+                work,
+            } => unsafe {
                 self.communicator(context, head.rank, of).and_then(|index| {
                     let sequence = self.sequences.next(index, peer, direction);
                     if sequence.is_none() {
@@ -163,7 +172,9 @@ impl Recorder {
         state: c_int,
         args: *const OperationArgs,
     ) {
-        let Some(Token::Flow(flow)) = self.salt.unpack(handle) else { return };
+        let Some(Token::Flow(flow)) = self.salt.unpack(handle) else {
+            return;
+        };
         if !(state::SEND_POSTED..=state::RECV_DONE).contains(&state) {
             return;
         }
@@ -212,7 +223,9 @@ impl Recorder {
     }
 
     fn begin(&self, of: CommunicatorIndex, sequence: u64, work: Work) -> Option<Token> {
-        let begun = self.table.begin_operation(of, work.op, sequence, work.bytes, now());
+        let begun = self
+            .table
+            .begin_operation(of, work.op, sequence, work.bytes, now());
         begun.map(Token::Operation)
     }
 
@@ -227,15 +240,21 @@ impl Recorder {
             self.table.count_foreign();
             return None;
         }
-        let Token::Operation(operation) = self.salt.unpack(parent)? else { return None };
-        self.table.announce_flow(operation, route, total).map(Token::Flow)
+        let Token::Operation(operation) = self.salt.unpack(parent)? else {
+            return None;
+        };
+        self.table
+            .announce_flow(operation, route, total)
+            .map(Token::Flow)
     }
 
     /// A step counts when it comes to something: NCCL begins those of receives again and
     /// again while it cannot post them.
     #[inline]
     fn step(&self, parent: *const c_void, step: u32) -> Option<Token> {
-        let Token::Flow(flow) = self.salt.unpack(parent)? else { return None };
+        let Token::Flow(flow) = self.salt.unpack(parent)? else {
+            return None;
+        };
         Some(Token::Step(flow, step as u16))
     }
 }

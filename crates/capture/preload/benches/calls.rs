@@ -50,18 +50,27 @@ fn again_preloaded() -> ! {
     // Bound to itself: its calls go past us.
     compile("libbare.so", &["-Wl,-Bsymbolic".as_ref(), &torch, &nccl]);
     let (verbs, net) = (source.join("fake_verbs.c"), source.join("fake_net.c"));
-    let map = format!("-Wl,--version-script={}", source.join("fake_verbs.map").display());
+    let map = format!(
+        "-Wl,--version-script={}",
+        source.join("fake_verbs.map").display()
+    );
     for name in ["libibverbs.so.1", "libbareverbs.so"] {
         compile(name, &[map.as_ref(), &verbs]);
     }
     compile("libnet.so", &[&net]);
-    compile("libbarenet.so", &[r#"-DVERBS="libbareverbs.so""#.as_ref(), &net]);
+    compile(
+        "libbarenet.so",
+        &[r#"-DVERBS="libbareverbs.so""#.as_ref(), &net],
+    );
     let this = env::current_exe().expect("this bench");
     let ours = this.with_file_name("liblaggard_preload.so");
     assert!(ours.is_file(), "the library is built beside the bench");
     let mut command = Command::new(this);
     command.args(env::args_os().skip(1));
-    command.env("LD_PRELOAD", ours).env("LAGGARD_DIR", &root).env(FOLDER, &root);
+    command
+        .env("LD_PRELOAD", ours)
+        .env("LAGGARD_DIR", &root)
+        .env(FOLDER, &root);
     command.env("LD_LIBRARY_PATH", &root);
     panic!("{}", command.exec());
 }
@@ -108,9 +117,8 @@ fn net(library: &str) -> Numbers {
     unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         assert!(!library.is_null(), "it was built");
-        let function = |name: &CStr| {
-            transmute::<*mut c_void, Numbers>(libc::dlsym(library, name.as_ptr()))
-        };
+        let function =
+            |name: &CStr| transmute::<*mut c_void, Numbers>(libc::dlsym(library, name.as_ptr()));
         assert_eq!(function(c"net_open")(0, 0, 0), 0);
         function(c"net_connect")(0, 0, 0);
         function(c"net_poll")(c_int::MAX, 0, 0);
@@ -122,7 +130,10 @@ fn requests(bencher: Bencher<'_, '_>, library: &str) {
     let rounds = net(library);
     bencher.counter(ItemsCount::new(CALLS)).bench_local(|| {
         // SAFETY: as above.
-        assert_eq!(unsafe { rounds(0, CALLS.cast_signed(), 0) }, CALLS.cast_signed());
+        assert_eq!(
+            unsafe { rounds(0, CALLS.cast_signed(), 0) },
+            CALLS.cast_signed()
+        );
     });
 }
 
@@ -143,8 +154,7 @@ fn measure(bencher: Bencher<'_, '_>, library: &str, function: &CStr) {
     let (call, comm) = unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         assert!(!library.is_null(), "it was built");
-        let init =
-            transmute::<*mut c_void, Init>(libc::dlsym(library, c"init_rank".as_ptr()));
+        let init = transmute::<*mut c_void, Init>(libc::dlsym(library, c"init_rank".as_ptr()));
         let mut comm = ptr::null_mut();
         assert_eq!(init(&raw mut comm, 4, 'a' as c_int, 1), 0);
         let call = libc::dlsym(library, function.as_ptr());

@@ -64,7 +64,9 @@ pub(crate) fn open(address: *mut c_void, hash: u64, place: CommunicatorPlace) {
 
 /// Which communicator one is, to be asked before NCCL ends it.
 pub(crate) fn find(address: *mut c_void) -> Option<CommunicatorIndex> {
-    CALLS.with(|calls| calls.communicators.find(address.addr())).flatten()
+    CALLS
+        .with(|calls| calls.communicators.find(address.addr()))
+        .flatten()
 }
 
 /// NCCL has ended a communicator.
@@ -116,7 +118,9 @@ impl Calls {
         let bytes = call.count as u64 * element_bytes(call.datatype.cast_unsigned());
         if !call.op.is_point_to_point() {
             let sequence = self.communicators.next(index, call.op)?;
-            return self.table.begin_operation(index, call.op, sequence, bytes, now());
+            return self
+                .table
+                .begin_operation(index, call.op, sequence, bytes, now());
         }
         let direction = if call.op == CollectiveOp::SEND {
             Direction::Send
@@ -129,9 +133,15 @@ impl Calls {
             return None;
         };
         let at = now();
-        let begun = self.table.begin_operation(index, call.op, sequence, bytes, at)?;
+        let begun = self
+            .table
+            .begin_operation(index, call.op, sequence, bytes, at)?;
         // A flow of no transfers, begun and done: it says who the other is.
-        let route = Route { channel: 0, peer, direction };
+        let route = Route {
+            channel: 0,
+            peer,
+            direction,
+        };
         if let Some(flow) = self.table.announce_flow(begun, route, 0) {
             self.table.begin_flow(flow, || at);
         }

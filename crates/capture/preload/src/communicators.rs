@@ -32,7 +32,9 @@ struct OpenCommunicator {
 impl Communicators {
     pub(crate) fn new() -> Self {
         Self {
-            open: std::iter::repeat_with(OpenCommunicator::default).take(ROOM).collect(),
+            open: std::iter::repeat_with(OpenCommunicator::default)
+                .take(ROOM)
+                .collect(),
         }
     }
 
@@ -47,15 +49,19 @@ impl Communicators {
     /// Which communicator stands at an address.
     #[inline]
     pub(crate) fn find(&self, address: usize) -> Option<CommunicatorIndex> {
-        let found = self.open.iter().position(|c| c.address.load(Acquire) == address);
+        let found = self
+            .open
+            .iter()
+            .position(|c| c.address.load(Acquire) == address);
         found.map(|at| CommunicatorIndex(at as u32))
     }
 
     /// Forgets a communicator, unless that has been done.
     pub(crate) fn close(&self, index: CommunicatorIndex, address: usize) -> bool {
         self.open.get(index.0 as usize).is_some_and(|communicator| {
-            let free =
-                communicator.address.compare_exchange(address, 0, Relaxed, Relaxed);
+            let free = communicator
+                .address
+                .compare_exchange(address, 0, Relaxed, Relaxed);
             free.is_ok()
         })
     }
@@ -64,7 +70,12 @@ impl Communicators {
     #[inline]
     pub(crate) fn next(&self, index: CommunicatorIndex, op: CollectiveOp) -> Option<u64> {
         let communicator = self.open.get(index.0 as usize)?;
-        Some(communicator.calls.get(usize::from(op.0))?.fetch_add(1, Relaxed))
+        Some(
+            communicator
+                .calls
+                .get(usize::from(op.0))?
+                .fetch_add(1, Relaxed),
+        )
     }
 
     /// The hash of the next part of a communicator with this colour, the same on all ranks

@@ -35,13 +35,19 @@ struct Site {
 
 impl Site {
     const fn new() -> Self {
-        Self { caller: AtomicUsize::new(0), real: AtomicUsize::new(0) }
+        Self {
+            caller: AtomicUsize::new(0),
+            real: AtomicUsize::new(0),
+        }
     }
 }
 
 impl ForwardedFunction {
     pub(crate) const fn named(name: &'static CStr) -> Self {
-        Self { name, sites: [const { Site::new() }; SITES] }
+        Self {
+            name,
+            sites: [const { Site::new() }; SITES],
+        }
     }
 
     /// The function behind ours for a call that returns to `caller`. If there is none the
@@ -69,7 +75,10 @@ impl ForwardedFunction {
         let real = find(self.name, caller);
         if real.is_null() {
             let name = self.name.to_string_lossy();
-            drop(writeln!(stderr(), "symbol lookup error: undefined symbol: {name}"));
+            drop(writeln!(
+                stderr(),
+                "symbol lookup error: undefined symbol: {name}"
+            ));
             // SAFETY: the loader's own status for a symbol that is not there.
             unsafe { libc::_exit(127) };
         }
@@ -77,7 +86,11 @@ impl ForwardedFunction {
             let Some(site) = self.sites.get(((caller >> 3) + probe) % SITES) else {
                 break;
             };
-            if site.caller.compare_exchange(0, BUSY, Relaxed, Relaxed).is_ok() {
+            if site
+                .caller
+                .compare_exchange(0, BUSY, Relaxed, Relaxed)
+                .is_ok()
+            {
                 site.real.store(real.expose_provenance(), Relaxed);
                 site.caller.store(caller, Release);
                 break;

@@ -47,8 +47,12 @@ pub(crate) struct CommunicatorPlace {
 
 impl CallGroup {
     const fn new() -> Self {
-        const NONE: NewCommunicator =
-            NewCommunicator { at: ptr::null(), hash: 0, place: None, caller: 0 };
+        const NONE: NewCommunicator = NewCommunicator {
+            at: ptr::null(),
+            hash: 0,
+            place: None,
+            caller: 0,
+        };
         Self {
             depth: Cell::new(0),
             runs: [const { Cell::new((0, 0)) }; RUNS],
@@ -99,7 +103,9 @@ pub(crate) fn keep(operation: OperationToken) -> bool {
             run.set((run.get().0, operation.0));
             return true;
         }
-        let Some(run) = group.runs.get(running) else { return false };
+        let Some(run) = group.runs.get(running) else {
+            return false;
+        };
         run.set((operation.0, operation.0));
         group.running.set(running + 1);
         true
@@ -146,7 +152,9 @@ mod tests {
     #[test]
     fn runs_beyond_the_room_are_refused() {
         begin();
-        let kept = (0..100).filter(|call| keep(OperationToken(call * 2))).count();
+        let kept = (0..100)
+            .filter(|call| keep(OperationToken(call * 2)))
+            .count();
         assert_eq!((kept, ended().len()), (RUNS, RUNS));
     }
 }

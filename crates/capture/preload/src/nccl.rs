@@ -91,7 +91,14 @@ fn make(answer: c_int, made: NewCommunicator) {
     }
 }
 
-fn open(NewCommunicator { at, hash, place, caller }: NewCommunicator) {
+fn open(
+    NewCommunicator {
+        at,
+        hash,
+        place,
+        caller,
+    }: NewCommunicator,
+) {
     if at.is_null() {
         return;
     }
@@ -181,7 +188,15 @@ unsafe extern "C" fn init_rank_scalable(
     // SAFETY: NCCL has read the first as well.
     if let Some(id) = unsafe { id.as_ref() } {
         let place = Some(CommunicatorPlace { rank, size });
-        make(answer, NewCommunicator { at, hash: hash_of(&id.0), place, caller });
+        make(
+            answer,
+            NewCommunicator {
+                at,
+                hash: hash_of(&id.0),
+                place,
+                caller,
+            },
+        );
     }
     answer
 }
@@ -199,12 +214,24 @@ unsafe extern "C" fn init_all(
         (*mut Pointer, c_int, *const c_int));
     if answer == 0 && !at.is_null() {
         // All its ranks are in this process, so any number that is its own will do.
-        let words = [u64::from(std::process::id()), at.addr() as u64, probe::now().0];
+        let words = [
+            u64::from(std::process::id()),
+            at.addr() as u64,
+            probe::now().0,
+        ];
         let hash = hash_of(words.map(u64::to_ne_bytes).as_flattened());
         for rank in 0..devices {
-            let place = Some(CommunicatorPlace { rank, size: devices });
+            let place = Some(CommunicatorPlace {
+                rank,
+                size: devices,
+            });
             let at = at.cast_const().wrapping_offset(rank as isize);
-            open(NewCommunicator { at, hash, place, caller });
+            open(NewCommunicator {
+                at,
+                hash,
+                place,
+                caller,
+            });
         }
     }
     answer
@@ -225,7 +252,15 @@ unsafe extern "C" fn comm_split(
         (Pointer, c_int, c_int, *mut Pointer, Pointer));
     // A negative colour makes none for this rank.
     if let Some(hash) = hash.filter(|_| colour >= 0) {
-        make(answer, NewCommunicator { at, hash, place: None, caller });
+        make(
+            answer,
+            NewCommunicator {
+                at,
+                hash,
+                place: None,
+                caller,
+            },
+        );
     }
     answer
 }
@@ -306,7 +341,13 @@ fn told(
     (count, datatype): (usize, c_int),
     real: impl FnOnce() -> c_int,
 ) -> c_int {
-    let begun = calls::begin(PreloadedCall { communicator, op, peer, count, datatype });
+    let begun = calls::begin(PreloadedCall {
+        communicator,
+        op,
+        peer,
+        count,
+        datatype,
+    });
     let answer = real();
     calls::returned(begun);
     answer
@@ -323,10 +364,16 @@ unsafe extern "C" fn all_reduce(
     _: Absent,
     stream: Pointer,
 ) -> c_int {
-    told(communicator, CollectiveOp::ALLREDUCE, 0, (count, datatype), || {
-        real!(c"ncclAllReduce", caller, (from, to, count, datatype, how, communicator, stream):
+    told(
+        communicator,
+        CollectiveOp::ALLREDUCE,
+        0,
+        (count, datatype),
+        || {
+            real!(c"ncclAllReduce", caller, (from, to, count, datatype, how, communicator, stream):
             (Pointer, Pointer, usize, c_int, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }
 
 unsafe extern "C" fn all_gather(
@@ -338,10 +385,16 @@ unsafe extern "C" fn all_gather(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(communicator, CollectiveOp::ALLGATHER_BASE, 0, (count, datatype), || {
-        real!(c"ncclAllGather", caller, (from, to, count, datatype, communicator, stream):
+    told(
+        communicator,
+        CollectiveOp::ALLGATHER_BASE,
+        0,
+        (count, datatype),
+        || {
+            real!(c"ncclAllGather", caller, (from, to, count, datatype, communicator, stream):
             (Pointer, Pointer, usize, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }
 
 unsafe extern "C" fn reduce_scatter(
@@ -355,10 +408,16 @@ unsafe extern "C" fn reduce_scatter(
     _: Absent,
     stream: Pointer,
 ) -> c_int {
-    told(communicator, CollectiveOp::REDUCE_SCATTER_BASE, 0, (count, datatype), || {
-        real!(c"ncclReduceScatter", caller, (from, to, count, datatype, how, communicator, stream):
+    told(
+        communicator,
+        CollectiveOp::REDUCE_SCATTER_BASE,
+        0,
+        (count, datatype),
+        || {
+            real!(c"ncclReduceScatter", caller, (from, to, count, datatype, how, communicator, stream):
             (Pointer, Pointer, usize, c_int, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }
 
 unsafe extern "C" fn broadcast(
@@ -372,10 +431,16 @@ unsafe extern "C" fn broadcast(
     _: Absent,
     stream: Pointer,
 ) -> c_int {
-    told(communicator, CollectiveOp::BROADCAST, 0, (count, datatype), || {
-        real!(c"ncclBroadcast", caller, (from, to, count, datatype, root, communicator, stream):
+    told(
+        communicator,
+        CollectiveOp::BROADCAST,
+        0,
+        (count, datatype),
+        || {
+            real!(c"ncclBroadcast", caller, (from, to, count, datatype, root, communicator, stream):
             (Pointer, Pointer, usize, c_int, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }
 
 unsafe extern "C" fn bcast(
@@ -387,10 +452,16 @@ unsafe extern "C" fn bcast(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(communicator, CollectiveOp::BROADCAST, 0, (count, datatype), || {
-        real!(c"ncclBcast", caller, (at, count, datatype, root, communicator, stream):
+    told(
+        communicator,
+        CollectiveOp::BROADCAST,
+        0,
+        (count, datatype),
+        || {
+            real!(c"ncclBcast", caller, (at, count, datatype, root, communicator, stream):
             (Pointer, usize, c_int, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }
 
 unsafe extern "C" fn reduce(
@@ -405,11 +476,17 @@ unsafe extern "C" fn reduce(
     communicator: Pointer,
     stream: Pointer,
 ) -> c_int {
-    told(communicator, CollectiveOp::REDUCE, 0, (count, datatype), || {
-        real!(c"ncclReduce", caller,
+    told(
+        communicator,
+        CollectiveOp::REDUCE,
+        0,
+        (count, datatype),
+        || {
+            real!(c"ncclReduce", caller,
             (from, to, count, datatype, how, root, communicator, stream):
             (Pointer, Pointer, usize, c_int, c_int, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }
 
 unsafe extern "C" fn send(
@@ -421,10 +498,16 @@ unsafe extern "C" fn send(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(communicator, CollectiveOp::SEND, peer, (count, datatype), || {
-        real!(c"ncclSend", caller, (from, count, datatype, peer, communicator, stream):
+    told(
+        communicator,
+        CollectiveOp::SEND,
+        peer,
+        (count, datatype),
+        || {
+            real!(c"ncclSend", caller, (from, count, datatype, peer, communicator, stream):
             (Pointer, usize, c_int, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }
 
 unsafe extern "C" fn receive(
@@ -436,8 +519,14 @@ unsafe extern "C" fn receive(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(communicator, CollectiveOp::RECEIVE, peer, (count, datatype), || {
-        real!(c"ncclRecv", caller, (to, count, datatype, peer, communicator, stream):
+    told(
+        communicator,
+        CollectiveOp::RECEIVE,
+        peer,
+        (count, datatype),
+        || {
+            real!(c"ncclRecv", caller, (to, count, datatype, peer, communicator, stream):
             (Pointer, usize, c_int, c_int, Pointer, Pointer))
-    })
+        },
+    )
 }

@@ -62,7 +62,9 @@ pub(crate) fn start() -> bool {
 /// A queue pair was made on the device at this place.
 pub(crate) fn open(place: u32, number: u32, device: &[u8], all_signaled: bool) {
     REQUESTS.with(|requests| {
-        let Some(index) = requests.table.open(device, number) else { return };
+        let Some(index) = requests.table.open(device, number) else {
+            return;
+        };
         if let Some(pair) = requests.pairs.get(index.0 as usize) {
             pair.open(all_signaled);
         }
@@ -135,15 +137,13 @@ pub(crate) fn completed(place: u32, number: u32) {
 
 /// A request has failed.
 pub(crate) fn failed(place: u32, number: u32, status: u32) {
-    with_pair(place, number, |requests, index, _| requests.table.failed(index, status));
+    with_pair(place, number, |requests, index, _| {
+        requests.table.failed(index, status)
+    });
 }
 
 #[inline]
-fn with_pair(
-    place: u32,
-    number: u32,
-    body: impl FnOnce(&Requests, QueuePairIndex, &Pair),
-) {
+fn with_pair(place: u32, number: u32, body: impl FnOnce(&Requests, QueuePairIndex, &Pair)) {
     REQUESTS.with(|requests| {
         if let Some(index) = requests.find(key(place, number))
             && let Some(pair) = requests.pairs.get(index.0 as usize)
@@ -206,7 +206,9 @@ impl Requests {
     }
 
     fn unname(&self, key: u64) {
-        let found = self.places(key).find(|(number, _)| number.load(Relaxed) == key);
+        let found = self
+            .places(key)
+            .find(|(number, _)| number.load(Relaxed) == key);
         if let Some((_, index)) = found {
             index.store(0, Release);
         }
@@ -225,7 +227,9 @@ impl Pair {
 
     fn open(&self, all_signaled: bool) {
         self.signals.get_or_init(|| {
-            (0..SIGNALS).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect()
+            (0..SIGNALS)
+                .map(|_| (AtomicU64::new(0), AtomicU64::new(0)))
+                .collect()
         });
         self.all_signaled.store(u32::from(all_signaled), Relaxed);
     }

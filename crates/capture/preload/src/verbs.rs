@@ -137,16 +137,11 @@ const READY_TO_RECEIVE: c_int = 2;
 const WITH_PATH_AND_PEER: c_int = 1 | 1 << 7 | 1 << 20;
 
 type OpenDevice = unsafe extern "C" fn(*const IbvDevice) -> *mut Context;
-type Create =
-    unsafe extern "C" fn(*mut c_void, *const QueuePairInit) -> *mut IbvQueuePair;
+type Create = unsafe extern "C" fn(*mut c_void, *const QueuePairInit) -> *mut IbvQueuePair;
 type Destroy = unsafe extern "C" fn(*mut IbvQueuePair) -> c_int;
-type Modify =
-    unsafe extern "C" fn(*mut IbvQueuePair, *const QueuePairAttributes, c_int) -> c_int;
-type PostSend = unsafe extern "C" fn(
-    *mut IbvQueuePair,
-    *const SendRequest,
-    *mut *const SendRequest,
-) -> c_int;
+type Modify = unsafe extern "C" fn(*mut IbvQueuePair, *const QueuePairAttributes, c_int) -> c_int;
+type PostSend =
+    unsafe extern "C" fn(*mut IbvQueuePair, *const SendRequest, *mut *const SendRequest) -> c_int;
 type PollCq = unsafe extern "C" fn(*mut CompletionQueue, c_int, *mut Completion) -> c_int;
 
 /// A function of libibverbs that is wrapped, and the one behind it.
@@ -157,7 +152,9 @@ struct WrappedVerb {
 }
 
 static WRAPPED: [WrappedVerb; 4] = [
-    WrappedVerb::of(c"ibv_open_device", || open_device as OpenDevice as *const c_void),
+    WrappedVerb::of(c"ibv_open_device", || {
+        open_device as OpenDevice as *const c_void
+    }),
     WrappedVerb::of(c"ibv_create_qp", || create_qp as Create as *const c_void),
     WrappedVerb::of(c"ibv_destroy_qp", || destroy_qp as Destroy as *const c_void),
     WrappedVerb::of(c"ibv_modify_qp", || modify_qp as Modify as *const c_void),
@@ -165,13 +162,19 @@ static WRAPPED: [WrappedVerb; 4] = [
 
 impl WrappedVerb {
     const fn of(name: &'static CStr, ours: fn() -> *const c_void) -> Self {
-        Self { name, ours, real: AtomicUsize::new(0) }
+        Self {
+            name,
+            ours,
+            real: AtomicUsize::new(0),
+        }
     }
 }
 
 /// The function behind one of ours. There is one: ours was handed out for it.
 fn real(at: usize) -> *const c_void {
-    let real = WRAPPED.get(at).map_or(0, |wrapped| wrapped.real.load(Acquire));
+    let real = WRAPPED
+        .get(at)
+        .map_or(0, |wrapped| wrapped.real.load(Acquire));
     ptr::with_exposed_provenance(real)
 }
 
@@ -197,8 +200,7 @@ unsafe extern "C" fn dlvsym() {
     )
 }
 
-type Dlvsym =
-    unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *const c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *const c_void;
 
 /// The C library's `dlvsym`.
 fn real_dlvsym() -> *const c_void {
@@ -245,9 +247,7 @@ unsafe extern "C" fn find(
     version: *const c_char,
 ) -> *const c_void {
     // SAFETY: the C library's function, with what it was called with.
-    let found = unsafe {
-        transmute::<*const c_void, Dlvsym>(real_dlvsym())(handle, name, version)
-    };
+    let found = unsafe { transmute::<*const c_void, Dlvsym>(real_dlvsym())(handle, name, version) };
     // SAFETY: the name was read before.
     let Some(wrapped) = (unsafe { wrapped(name) }).filter(|_| !found.is_null()) else {
         return found;
@@ -258,7 +258,11 @@ unsafe extern "C" fn find(
     let address = found.expose_provenance();
     let first = wrapped.real.compare_exchange(0, address, Release, Relaxed);
     // A second libibverbs in the process is left alone.
-    if first.is_ok() || first == Err(address) { (wrapped.ours)() } else { found }
+    if first.is_ok() || first == Err(address) {
+        (wrapped.ours)()
+    } else {
+        found
+    }
 }
 
 /// The functions of a device that ours stand before. They stay when it is closed, and make room
@@ -280,7 +284,9 @@ static BEFORE: [Before; CONTEXTS] = [const {
 /// What stands behind the functions of a context, and its place.
 #[inline]
 fn before(context: *const Context) -> Option<(u32, &'static Before)> {
-    (0..).zip(&BEFORE).find(|(_, before)| before.context.load(Acquire) == context.addr())
+    (0..)
+        .zip(&BEFORE)
+        .find(|(_, before)| before.context.load(Acquire) == context.addr())
 }
 
 unsafe extern "C" fn open_device(device: *const IbvDevice) -> *mut Context {
@@ -299,15 +305,19 @@ fn replace(context: &Context) {
     let known = before(context).map(|(_, known)| known);
     let place = known.or_else(|| {
         BEFORE.iter().find(|before| {
-            before.context.compare_exchange(0, address, Release, Relaxed).is_ok()
+            before
+                .context
+                .compare_exchange(0, address, Release, Relaxed)
+                .is_ok()
         })
     });
     let Some(place) = place else { return };
     let (poll, post) = (poll_cq as PollCq as usize, post_send as PostSend as usize);
-    let (theirs_poll, theirs_post) =
-        (context.poll_cq.load(Relaxed), context.post_send.load(Relaxed));
-    if theirs_poll == poll || theirs_post == post || theirs_poll == 0 || theirs_post == 0
-    {
+    let (theirs_poll, theirs_post) = (
+        context.poll_cq.load(Relaxed),
+        context.post_send.load(Relaxed),
+    );
+    if theirs_poll == poll || theirs_post == post || theirs_poll == 0 || theirs_post == 0 {
         return;
     }
     place.poll_cq.store(theirs_poll, Relaxed);
@@ -328,7 +338,11 @@ unsafe extern "C" fn create_qp(
             && let Some((place, _)) = before(pair.context)
             && let Some(device) = (*pair.context).device.as_ref()
         {
-            let name = device.name.split(|byte| *byte == 0).next().unwrap_or_default();
+            let name = device
+                .name
+                .split(|byte| *byte == 0)
+                .next()
+                .unwrap_or_default();
             requests::open(place, pair.number, name, attributes.all_signaled != 0);
         }
         made
@@ -337,8 +351,7 @@ unsafe extern "C" fn create_qp(
 
 unsafe extern "C" fn destroy_qp(pair: *mut IbvQueuePair) -> c_int {
     // SAFETY: before it is destroyed it is there.
-    let of = unsafe { pair.as_ref() }
-        .and_then(|pair| Some((before(pair.context)?.0, pair.number)));
+    let of = unsafe { pair.as_ref() }.and_then(|pair| Some((before(pair.context)?.0, pair.number)));
     // SAFETY: libibverbs' function, with what it was called with.
     let answer = unsafe { transmute::<*const c_void, Destroy>(real(2))(pair) };
     if let Some((place, number)) = of.filter(|_| answer == 0) {
@@ -361,7 +374,9 @@ unsafe extern "C" fn modify_qp(
             && attributes.state == READY_TO_RECEIVE
             && let Some((place, _)) = before(pair.context)
         {
-            let QueuePairAttributes { port, gid, peer, .. } = attributes;
+            let QueuePairAttributes {
+                port, gid, peer, ..
+            } = attributes;
             requests::connect(place, pair.number, *port, gid.0, *peer);
         }
         answer
@@ -376,11 +391,12 @@ unsafe extern "C" fn post_send(
     // SAFETY: a device is given queue pairs of its own, and lists of requests that it may
     // read; what it refuses is part of the list.
     unsafe {
-        let Some((place, before)) = before((*pair).context) else { return libc::EINVAL };
+        let Some((place, before)) = before((*pair).context) else {
+            return libc::EINVAL;
+        };
         let number = (*pair).number;
         requests::posted(place, number, |signaled| list(first, signaled));
-        let theirs =
-            ptr::with_exposed_provenance::<c_void>(before.post_send.load(Acquire));
+        let theirs = ptr::with_exposed_provenance::<c_void>(before.post_send.load(Acquire));
         let answer = transmute::<*const c_void, PostSend>(theirs)(pair, first, refused);
         if answer != 0 && !refused.is_null() {
             requests::refused(place, number, |signaled| list(*refused, signaled));
@@ -400,7 +416,13 @@ unsafe fn list(
     std::iter::from_fn(move || {
         // SAFETY: the caller's promise; a request's parts are as many as it says.
         unsafe {
-            let SendRequest { next, parts, part_count, flags, .. } = request.as_ref()?;
+            let SendRequest {
+                next,
+                parts,
+                part_count,
+                flags,
+                ..
+            } = request.as_ref()?;
             let parts = if parts.is_null() {
                 &[]
             } else {
@@ -409,7 +431,10 @@ unsafe fn list(
             };
             request = *next;
             let bytes = parts.iter().map(|part| u64::from(part.length)).sum();
-            Some(Posted { bytes, signaled: all_signaled || flags & SIGNALED != 0 })
+            Some(Posted {
+                bytes,
+                signaled: all_signaled || flags & SIGNALED != 0,
+            })
         }
     })
 }
@@ -422,12 +447,19 @@ unsafe extern "C" fn poll_cq(
     // SAFETY: a device is given queues of its own, and room for as many completions as it
     // may write; as many as it says are written.
     unsafe {
-        let Some((place, before)) = before((*queue).context) else { return -1 };
+        let Some((place, before)) = before((*queue).context) else {
+            return -1;
+        };
         let theirs = ptr::with_exposed_provenance::<c_void>(before.poll_cq.load(Acquire));
         let answer = transmute::<*const c_void, PollCq>(theirs)(queue, most, completions);
         if let Ok(count @ 1..) = usize::try_from(answer) {
             for completion in std::slice::from_raw_parts(completions, count) {
-                let Completion { status, code, number, .. } = completion;
+                let Completion {
+                    status,
+                    code,
+                    number,
+                    ..
+                } = completion;
                 // A failure does not say of what; that a queue pair of NCCL fails at all ends
                 // both.
                 if *status != 0 {

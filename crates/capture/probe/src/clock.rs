@@ -14,8 +14,15 @@ pub fn coarse() -> RankNs {
 
 #[inline]
 fn read(clock: libc::clockid_t) -> RankNs {
-    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut at = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `at` is a valid place to write to; both clocks exist on every Linux.
     unsafe { libc::clock_gettime(clock, &raw mut at) };
-    RankNs((at.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec as u64))
+    RankNs(
+        (at.tv_sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(at.tv_nsec as u64),
+    )
 }

@@ -6,8 +6,7 @@ use std::io::{Write, stderr};
 use std::path::PathBuf;
 
 use ring::{
-    Identity, Launched, LiveSize, LiveSource, LiveWriter, RingDirectory, RingError,
-    process_started,
+    Identity, Launched, LiveSize, LiveSource, LiveWriter, RingDirectory, RingError, process_started,
 };
 
 /// `0` switches everything off.
@@ -48,11 +47,15 @@ pub fn record_in<T>(
 
 fn identity() -> Identity {
     let pid = std::process::id();
-    let Launched { rank, local_rank, world_size, local_world_size } = Launched::here();
+    let Launched {
+        rank,
+        local_rank,
+        world_size,
+        local_world_size,
+    } = Launched::here();
     let rank = rank.unwrap_or(0);
     Identity {
-        job: value(JOB)
-            .unwrap_or_else(|| format!("job-{}", std::os::unix::process::parent_id())),
+        job: value(JOB).unwrap_or_else(|| format!("job-{}", std::os::unix::process::parent_id())),
         host: host(),
         rank,
         local_rank: local_rank.unwrap_or(rank),
@@ -65,8 +68,14 @@ fn identity() -> Identity {
 }
 
 fn size() -> LiveSize {
-    let Some(text) = value(OPERATIONS) else { return LiveSize::default() };
-    let size = text.trim().parse().ok().and_then(|number| LiveSize::new(number).ok());
+    let Some(text) = value(OPERATIONS) else {
+        return LiveSize::default();
+    };
+    let size = text
+        .trim()
+        .parse()
+        .ok()
+        .and_then(|number| LiveSize::new(number).ok());
     size.unwrap_or_else(|| {
         say(&format!(
             "{OPERATIONS}={text} is no power of two from 64 to 65536; the default holds"

@@ -21,7 +21,9 @@ impl Sequences {
     /// Nothing was counted yet.
     pub fn new() -> Self {
         let counters = (0..COUNTERS).map(|_| (AtomicU64::new(0), AtomicU64::new(0)));
-        Self { counters: counters.collect() }
+        Self {
+            counters: counters.collect(),
+        }
     }
 
     /// How many there were before this one; `None` if there is no room for its counter.
@@ -79,7 +81,10 @@ mod tests {
         let sequences = Sequences::new();
         let next = |peer| sequences.next(CommunicatorIndex(0), peer, Direction::Send);
         let found = (0..20_000).filter(|peer| next(*peer).is_some()).count();
-        assert!(found <= COUNTERS && found > COUNTERS / 2, "{found} found room");
+        assert!(
+            found <= COUNTERS && found > COUNTERS / 2,
+            "{found} found room"
+        );
         assert_eq!(next(0), Some(1), "those that are there go on counting");
     }
 }

@@ -23,17 +23,16 @@ pub struct Switch<R> {
 impl<R: Records> Switch<R> {
     /// Off, until it is started.
     pub const fn new() -> Self {
-        Self { active: AtomicPtr::new(ptr::null_mut()), started: OnceLock::new() }
+        Self {
+            active: AtomicPtr::new(ptr::null_mut()),
+            started: OnceLock::new(),
+        }
     }
 
     /// Makes the recorder on the first call, in whatever thread; `in_child` runs in forked
     /// children and must call [`Self::off`]. The library must never be unloaded.
     #[inline]
-    pub fn start(
-        &self,
-        make: impl FnOnce() -> Option<R>,
-        in_child: unsafe extern "C" fn(),
-    ) {
+    pub fn start(&self, make: impl FnOnce() -> Option<R>, in_child: unsafe extern "C" fn()) {
         if self.started.get().is_some() {
             return;
         }

@@ -26,7 +26,11 @@ struct Code {
 
 impl Code {
     fn new(name: String) -> Self {
-        Self { name, plus_one: AtomicU32::new(0), pid: AtomicU32::new(0) }
+        Self {
+            name,
+            plus_one: AtomicU32::new(0),
+            pid: AtomicU32::new(0),
+        }
     }
 
     fn of(&self, probe: &Probe) -> u16 {
@@ -141,7 +145,8 @@ pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
                 .and_then(|attach| attach.call_method0("become_rank")),
         );
     }
-    STEP.get_or_try_init(py, || Py::new(py, Step)).map(|step| step.clone_ref(py))
+    STEP.get_or_try_init(py, || Py::new(py, Step))
+        .map(|step| step.clone_ref(py))
 }
 
 /// Return a context around one stage of the step.
@@ -172,5 +177,8 @@ pub(crate) fn stage(name: &Bound<'_, PyAny>) -> PyResult<Py<Stage>> {
 /// :param name: Name under which the verdict lists the measurements.
 #[pyfunction]
 pub(crate) fn side_channel(name: &Bound<'_, PyAny>) -> PyResult<SideChannel> {
-    Ok(SideChannel { named: stage(name)?, entered_ns: AtomicU64::new(0) })
+    Ok(SideChannel {
+        named: stage(name)?,
+        entered_ns: AtomicU64::new(0),
+    })
 }

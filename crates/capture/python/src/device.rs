@@ -114,7 +114,9 @@ impl DeviceMarks {
             return;
         }
         // A call into PyTorch may let another thread run, which may come here.
-        let Ok(mut state) = self.state.try_borrow_mut() else { return };
+        let Ok(mut state) = self.state.try_borrow_mut() else {
+            return;
+        };
         if let Err(error) = state.take(py, mark, self.sampled.get(), write) {
             state.use_of = Use::Without;
             (state.run, state.waiting) = (None, VecDeque::new());
@@ -149,8 +151,7 @@ impl DeviceState {
                 return Ok(());
             }
             self.look(py, write)?;
-            let is_over =
-                |run: &RecordedRun| !run_of(run.first_step).contains(&mark.step);
+            let is_over = |run: &RecordedRun| !run_of(run.first_step).contains(&mark.step);
             if self.run.as_ref().is_some_and(is_over) {
                 self.record(py, mark)?;
                 self.end();
@@ -164,7 +165,9 @@ impl DeviceState {
 
     /// Finds out whether the script uses a device by now.
     fn settle_use(&mut self, py: Python<'_>) -> PyResult<()> {
-        let Use::Unstarted(runs) = self.use_of else { return Ok(()) };
+        let Use::Unstarted(runs) = self.use_of else {
+            return Ok(());
+        };
         let Some(accelerator) = ACCELERATOR.get(py) else {
             self.use_of = Use::Without;
             return Ok(());
@@ -182,15 +185,24 @@ impl DeviceState {
         if !matches!(self.use_of, Use::Started) {
             return Ok(());
         }
-        let Some(accelerator) = ACCELERATOR.get(py) else { return Ok(()) };
+        let Some(accelerator) = ACCELERATOR.get(py) else {
+            return Ok(());
+        };
         let stream = accelerator.call_method0(py, intern!(py, "stream"))?;
         let first = py.None();
-        self.run = Some(RecordedRun { first_step, first, stream, marks: 0 });
+        self.run = Some(RecordedRun {
+            first_step,
+            first,
+            stream,
+            marks: 0,
+        });
         Ok(())
     }
 
     fn record(&mut self, py: Python<'_>, mark: &Mark) -> PyResult<()> {
-        let Some(run) = &mut self.run else { return Ok(()) };
+        let Some(run) = &mut self.run else {
+            return Ok(());
+        };
         if self.waiting.len() >= MAX_WAITING {
             self.abandon();
             return Ok(());
@@ -198,7 +210,9 @@ impl DeviceState {
         let event = if let Some(event) = self.spare.pop() {
             event
         } else {
-            let Some(accelerator) = ACCELERATOR.get(py) else { return Ok(()) };
+            let Some(accelerator) = ACCELERATOR.get(py) else {
+                return Ok(());
+            };
             accelerator.call_method0(py, intern!(py, "event"))?
         };
         let record = intern!(py, "record");
@@ -241,13 +255,16 @@ impl DeviceState {
         self.run = None;
         let waiting = std::mem::take(&mut self.waiting);
         // The first event of a run stands in its marks, too.
-        self.spare.extend(waiting.into_iter().filter_map(|waiting| waiting.event));
+        self.spare
+            .extend(waiting.into_iter().filter_map(|waiting| waiting.event));
     }
 
     /// Tells the marks that the device has got to since.
     fn look(&mut self, py: Python<'_>, write: &dyn Fn(Mark)) -> PyResult<()> {
         for _ in 0..MAX_LOOKS {
-            let Some(next) = self.waiting.front() else { return Ok(()) };
+            let Some(next) = self.waiting.front() else {
+                return Ok(());
+            };
             let mut device_ns = 0;
             if let Some(event) = &next.event {
                 let event = event.bind(py);
@@ -260,15 +277,33 @@ impl DeviceState {
                     device_ns = (ms.extract::<f64>()? * 1e6).max(0.0) as u64;
                 }
             }
-            let Some(next) = self.waiting.pop_front() else { return Ok(()) };
-            let PendingMark { event, first, first_step, place, mark } = next;
+            let Some(next) = self.waiting.pop_front() else {
+                return Ok(());
+            };
+            let PendingMark {
+                event,
+                first,
+                first_step,
+                place,
+                mark,
+            } = next;
             let reached = match &event {
                 Some(_) => DeviceReached::mark(&mark.event),
                 None => DeviceReached::END,
             };
             let made_at = mark.at;
-            let time = DeviceTime { reached, made_at, device_ns, first_step, place };
-            write(Mark { at: now(), event: Event::DeviceTime(time), ..mark });
+            let time = DeviceTime {
+                reached,
+                made_at,
+                device_ns,
+                first_step,
+                place,
+            };
+            write(Mark {
+                at: now(),
+                event: Event::DeviceTime(time),
+                ..mark
+            });
             match event {
                 // Times count from it to the run's end.
                 Some(_) if place == 0 => {}
@@ -281,14 +316,22 @@ impl DeviceState {
 }
 
 fn ask(py: Python<'_>, method: &str) -> PyResult<bool> {
-    let Some(accelerator) = ACCELERATOR.get(py) else { return Ok(false) };
+    let Some(accelerator) = ACCELERATOR.get(py) else {
+        return Ok(false);
+    };
     accelerator.bind(py).call_method0(method)?.is_truthy()
 }
 
 /// Says beside the verdict why there are no device marks.
 fn note(py: Python<'_>, error: &PyErr) {
-    let Some(accelerator) = ACCELERATOR.get(py) else { return };
-    drop(accelerator.bind(py).call_method1("failed", (error.value(py),)));
+    let Some(accelerator) = ACCELERATOR.get(py) else {
+        return;
+    };
+    drop(
+        accelerator
+            .bind(py)
+            .call_method1("failed", (error.value(py),)),
+    );
 }
 
 /// Says what the device is, for marks on its clock: an object with ``is_started()``, ``event()``,

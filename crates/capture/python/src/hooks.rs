@@ -28,10 +28,22 @@ pub(crate) fn mark(kind: u8) {
 ///     pipeline.
 #[pyfunction]
 pub(crate) fn block(begins: bool, passes: u16, place: [u32; 4]) {
-    let Some(pass) = Pass::from_number(passes) else { return };
+    let Some(pass) = Pass::from_number(passes) else {
+        return;
+    };
     let [stage, microbatch, stages, first_rank] = place;
-    let place = BlockPlace { pass, stage, microbatch, stages, first_rank };
-    let event = if begins { Event::BlockBegin(place) } else { Event::BlockEnd(place) };
+    let place = BlockPlace {
+        pass,
+        stage,
+        microbatch,
+        stages,
+        first_rank,
+    };
+    let event = if begins {
+        Event::BlockBegin(place)
+    } else {
+        Event::BlockEnd(place)
+    };
     with_probe(|probe| probe.in_loop(event));
 }
 
@@ -88,7 +100,11 @@ impl OptimizerHook {
     #[pyo3(signature = (kind, become_rank = None))]
     fn new(kind: u8, become_rank: Option<Py<PyAny>>) -> Self {
         let begin = kind == MarkKind::OptimizerBegin as u8;
-        let kind = if begin { MarkKind::OptimizerBegin } else { MarkKind::OptimizerEnd };
+        let kind = if begin {
+            MarkKind::OptimizerBegin
+        } else {
+            MarkKind::OptimizerEnd
+        };
         Self { kind, become_rank }
     }
 
@@ -120,8 +136,14 @@ impl EngineProxy {
     #[new]
     #[pyo3(signature = (engine, on_begin = None))]
     fn new(engine: Bound<'_, PyAny>, on_begin: Option<Py<PyAny>>) -> PyResult<Self> {
-        let run_backward = engine.getattr(intern!(engine.py(), "run_backward"))?.unbind();
-        Ok(Self { engine: engine.unbind(), run_backward, on_begin })
+        let run_backward = engine
+            .getattr(intern!(engine.py(), "run_backward"))?
+            .unbind();
+        Ok(Self {
+            engine: engine.unbind(),
+            run_backward,
+            on_begin,
+        })
     }
 
     #[pyo3(signature = (*args, **kwargs))]
@@ -159,10 +181,7 @@ static NEXT: PyOnceLock<Next> = PyOnceLock::new();
 /// :param on_batch: Called after each batch; it reports its own faults.
 #[pyfunction]
 #[pyo3(signature = (iterator, on_batch = None))]
-pub(crate) fn hook_next(
-    iterator: &Bound<'_, PyType>,
-    on_batch: Option<Py<PyAny>>,
-) -> PyResult<()> {
+pub(crate) fn hook_next(iterator: &Bound<'_, PyType>, on_batch: Option<Py<PyAny>>) -> PyResult<()> {
     let py = iterator.py();
     let original = iterator.getattr(intern!(py, "__next__"))?.unbind();
     if NEXT.set(py, Next { original, on_batch }).is_err() {
@@ -184,10 +203,7 @@ pub(crate) fn hook_next(
     iterator.setattr(intern!(py, "__next__"), method)
 }
 
-extern "C" fn next(
-    iterator: *mut ffi::PyObject,
-    _: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
+extern "C" fn next(iterator: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: the interpreter calls this, attached; `hook_next` has set NEXT before.
     let py = unsafe { Python::assume_attached() };
     let Some(Next { original, on_batch }) = NEXT.get(py) else {
@@ -229,10 +245,7 @@ struct CollectiveArguments {
 /// Only tensors that the script itself passes to a function of `functions` are looked at. One
 /// that PyTorch made would become Python's by the look, and the thread that lets go of it need
 /// the interpreter: as the process ends, that is its end.
-fn passed(
-    args: &Bound<'_, PyAny>,
-    functions: &Bound<'_, PyDict>,
-) -> Option<CollectiveArguments> {
+fn passed(args: &Bound<'_, PyAny>, functions: &Bound<'_, PyDict>) -> Option<CollectiveArguments> {
     let py = args.py();
     // SAFETY: the interpreter is attached; the pointer, null without a caller, is only compared.
     if unsafe { ffi::PyEval_GetGlobals() } != functions.as_ptr() {
@@ -277,16 +290,22 @@ impl CollectiveHook {
     /// :param functions: What `torch.distributed.distributed_c10d` defines.
     #[new]
     fn new(group: u32, functions: Py<PyDict>) -> Self {
-        Self { group, functions, issued: AtomicU64::new(0) }
+        Self {
+            group,
+            functions,
+            issued: AtomicU64::new(0),
+        }
     }
 
     fn __call__(&self, args: &Bound<'_, PyAny>) {
         with_probe(|probe| {
             let py = args.py();
-            let op =
-                args.getattr(intern!(py, "name")).and_then(|name| name.extract::<u16>());
-            let op_id =
-                args.getattr(intern!(py, "op_id")).and_then(|id| id.extract::<u64>());
+            let op = args
+                .getattr(intern!(py, "name"))
+                .and_then(|name| name.extract::<u16>());
+            let op_id = args
+                .getattr(intern!(py, "op_id"))
+                .and_then(|id| id.extract::<u64>());
             // An unknown kind of arguments still says when a collective was issued.
             let op = op.map_or(CollectiveOp::UNKNOWN, CollectiveOp);
             let number = if op.is_point_to_point() {

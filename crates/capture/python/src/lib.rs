@@ -3,7 +3,10 @@
 //! Everything on the path of a training step is here and ends in one write to the ring;
 //! `python/laggard` only decides where to hook in. No call of this module waits, prints or
 //! raises into user code: a fault is counted, and the probe switches itself off.
-#![expect(unsafe_code, reason = "fork handler, state owned by one thread, a method of C")]
+#![expect(
+    unsafe_code,
+    reason = "fork handler, state owned by one thread, a method of C"
+)]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod contexts;
@@ -23,13 +26,13 @@ mod _native {
     use crate::device::{begin_read_back, end_read_back, set_accelerator};
     #[pymodule_export]
     use crate::hooks::{
-        CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, mark,
-        side_lost, side_sample,
+        CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, mark, side_lost,
+        side_sample,
     };
     #[pymodule_export]
     use crate::probe::{
-        activate, close, current_step, group, group_number, is_active, note, ring_path,
-        set_closed, set_role,
+        activate, close, current_step, group, group_number, is_active, note, ring_path, set_closed,
+        set_role,
     };
     #[pymodule_export]
     use crate::profile::set_recorder;

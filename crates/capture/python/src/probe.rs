@@ -12,8 +12,7 @@ use model::{CollectiveIssue, Event, Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use ring::{
-    Identity, Launched, NameKind, ProfileMailbox, RingDirectory, RingWriter,
-    process_started,
+    Identity, Launched, NameKind, ProfileMailbox, RingDirectory, RingWriter, process_started,
 };
 use steps::StepCounter;
 
@@ -87,7 +86,8 @@ impl Probe {
     fn adopt_loop_thread(&self) {
         if !self.of_loop.proved.get() {
             // SAFETY: the call cannot fail.
-            self.loop_thread.store(unsafe { libc::pthread_self() } as usize, Relaxed);
+            self.loop_thread
+                .store(unsafe { libc::pthread_self() } as usize, Relaxed);
         }
     }
 
@@ -102,7 +102,9 @@ impl Probe {
         if kind == MarkKind::OptimizerBegin {
             self.adopt_loop_thread();
         }
-        let Some(of_loop) = self.of_loop() else { return };
+        let Some(of_loop) = self.of_loop() else {
+            return;
+        };
         if !of_loop.is_outermost(kind) {
             return;
         }
@@ -115,7 +117,9 @@ impl Probe {
     }
 
     pub(crate) fn enter_stage(&self, name: u16) {
-        let Some(of_loop) = self.of_loop() else { return };
+        let Some(of_loop) = self.of_loop() else {
+            return;
+        };
         if of_loop.open_stage.get().is_some() {
             of_loop.nested.set(of_loop.nested.get() + 1);
             self.ring.count_fault();
@@ -126,7 +130,9 @@ impl Probe {
     }
 
     pub(crate) fn leave_stage(&self) {
-        let Some(of_loop) = self.of_loop() else { return };
+        let Some(of_loop) = self.of_loop() else {
+            return;
+        };
         let nested = of_loop.nested.get();
         if nested > 0 {
             of_loop.nested.set(nested - 1);
@@ -167,7 +173,12 @@ impl Probe {
     fn write_of_loop(&self, of_loop: &LoopState, event: Event) {
         let at = now();
         let step = self.count(of_loop, event.kind());
-        self.write(Mark { at, step, on_loop_thread: true, event });
+        self.write(Mark {
+            at,
+            step,
+            on_loop_thread: true,
+            event,
+        });
     }
 
     /// Writes a mark that the device gets to as well.
@@ -184,7 +195,12 @@ impl Probe {
             return false;
         }
         let (step, on_loop_thread) = (self.step.load(Relaxed), true);
-        self.write(Mark { at: now(), step, on_loop_thread, event });
+        self.write(Mark {
+            at: now(),
+            step,
+            on_loop_thread,
+            event,
+        });
         true
     }
 
@@ -202,7 +218,12 @@ impl Probe {
             if let Some(windows) = &self.windows {
                 windows.on_step(step, |event| {
                     let (at, on_loop_thread) = (now(), true);
-                    self.ring.write(Mark { at, step, on_loop_thread, event });
+                    self.ring.write(Mark {
+                        at,
+                        step,
+                        on_loop_thread,
+                        event,
+                    });
                 });
             }
         }
@@ -252,10 +273,17 @@ impl LoopState {
 
 #[inline]
 pub(crate) fn now() -> RankNs {
-    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut at = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `at` is a valid place to write to; the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut at) };
-    RankNs((at.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec as u64))
+    RankNs(
+        (at.tv_sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(at.tv_nsec as u64),
+    )
 }
 
 /// Runs in a forked child: it is another process, and this ring is not its own.

@@ -30,7 +30,11 @@ struct OrderInProgress {
 
 impl Windows {
     pub(crate) fn new(mailbox: ProfileMailbox) -> Self {
-        Self { mailbox, done: Cell::new(0), recording: Cell::new(None) }
+        Self {
+            mailbox,
+            done: Cell::new(0),
+            recording: Cell::new(None),
+        }
     }
 
     /// Whether device marks of a step are asked for.
@@ -80,17 +84,29 @@ impl Windows {
         };
         let since = now();
         let start_ns = since.0.saturating_sub(before.0);
-        let answer = ProfileAnswer { state, start_ns, ..ProfileAnswer::default() };
+        let answer = ProfileAnswer {
+            state,
+            start_ns,
+            ..ProfileAnswer::default()
+        };
         self.mailbox.answer(order.number, answer);
         if state == ProfileState::Recording {
-            self.recording.set(Some(OrderInProgress { order, since, start_ns }));
+            self.recording.set(Some(OrderInProgress {
+                order,
+                since,
+                start_ns,
+            }));
         } else {
             self.done.set(order.number);
         }
     }
 
     fn go_on(&self, recording: OrderInProgress, step: u32, mark: &dyn Fn(Event)) {
-        let OrderInProgress { order, since, start_ns } = recording;
+        let OrderInProgress {
+            order,
+            since,
+            start_ns,
+        } = recording;
         let recorded_steps = step.wrapping_sub(order.first_step);
         let before = now();
         let late_ns = before.0.saturating_sub(since.0);
@@ -106,8 +122,11 @@ impl Windows {
             ask("write", (path,))
         });
         mark(Event::ProfilerEnd);
-        let state =
-            if written.is_some() { ProfileState::Written } else { ProfileState::Failed };
+        let state = if written.is_some() {
+            ProfileState::Written
+        } else {
+            ProfileState::Failed
+        };
         let answer = ProfileAnswer {
             state,
             recorded_steps,

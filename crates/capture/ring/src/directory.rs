@@ -1,9 +1,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::{
-    DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt,
-};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -49,7 +47,11 @@ impl RingDirectory {
         // SAFETY: the call cannot fail and touches nothing.
         let user = unsafe { libc::geteuid() };
         let memory = Path::new("/dev/shm");
-        let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let root = if memory.is_dir() {
+            memory.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
         root.join(format!("laggard-{user}"))
     }
 
@@ -74,7 +76,9 @@ impl RingDirectory {
     /// As [`Self::create`].
     pub fn open(path: &Path) -> Result<Self, RingError> {
         check_private(path)?;
-        Ok(Self { path: path.to_owned() })
+        Ok(Self {
+            path: path.to_owned(),
+        })
     }
 
     /// Claims the job; `None` while another process has it. Who claims it first names it
@@ -86,10 +90,19 @@ impl RingDirectory {
         let path = self.path.join(CLAIM);
         let io_error = |action| {
             let path = path.clone();
-            move |source| RingError::Io { action, path, source }
+            move |source| RingError::Io {
+                action,
+                path,
+                source,
+            }
         };
         let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
         let mut file = options.open(&path).map_err(io_error("open"))?;
         match file.try_lock() {
             Ok(()) => {}
@@ -99,13 +112,19 @@ impl RingDirectory {
         let mut known = String::new();
         let limit = LONGEST_NAME_BYTES as u64;
         // What is no text is no name.
-        let read = Read::by_ref(&mut file).take(limit).read_to_string(&mut known);
+        let read = Read::by_ref(&mut file)
+            .take(limit)
+            .read_to_string(&mut known);
         if read.is_err() || known.is_empty() {
             file.set_len(0).map_err(io_error("write"))?;
-            file.write_all_at(job.as_bytes(), 0).map_err(io_error("write"))?;
+            file.write_all_at(job.as_bytes(), 0)
+                .map_err(io_error("write"))?;
             job.clone_into(&mut known);
         }
-        Ok(Some(WatchClaim { job: known, _locked: file }))
+        Ok(Some(WatchClaim {
+            job: known,
+            _locked: file,
+        }))
     }
 
     /// Whether somebody has claimed the job, if only in the past.
@@ -115,7 +134,8 @@ impl RingDirectory {
 
     /// Whether a process still writes here.
     pub fn has_writer(&self) -> bool {
-        self.writers().is_ok_and(|writers| writers.iter().flatten().any(is_alive))
+        self.writers()
+            .is_ok_and(|writers| writers.iter().flatten().any(is_alive))
     }
 
     /// Who wrote each of the files, as far as they can be read.
@@ -144,24 +164,28 @@ impl RingDirectory {
 
     /// Where the ring of a process stands.
     pub fn ring_path(&self, identity: &Identity) -> PathBuf {
-        self.path.join(format!("rank{}.{}.ring", identity.rank, identity.pid))
+        self.path
+            .join(format!("rank{}.{}.ring", identity.rank, identity.pid))
     }
 
     /// Where the live table of a process stands.
     pub fn live_path(&self, identity: &Identity, source: LiveSource) -> PathBuf {
         let Identity { rank, pid, .. } = identity;
-        self.path.join(format!("rank{rank}.{pid}.{}", source.extension()))
+        self.path
+            .join(format!("rank{rank}.{pid}.{}", source.extension()))
     }
 
     /// Where the table of work requests of a process stands.
     pub fn requests_path(&self, identity: &Identity) -> PathBuf {
-        self.path.join(format!("rank{}.{}.requests", identity.rank, identity.pid))
+        self.path
+            .join(format!("rank{}.{}.requests", identity.rank, identity.pid))
     }
 
     /// Where the profile mailbox of a process stands. The extension is older than the name, and part
     /// of the layout that agents and ranks of different builds share.
     pub fn mailbox_path(&self, identity: &Identity) -> PathBuf {
-        self.path.join(format!("rank{}.{}.desk", identity.rank, identity.pid))
+        self.path
+            .join(format!("rank{}.{}.desk", identity.rank, identity.pid))
     }
 
     /// The rings that are there now.
@@ -216,7 +240,11 @@ impl RingDirectory {
             // Of whoever read the rings before.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => {
-                return Err(RingError::Io { action: "link", path: link, source });
+                return Err(RingError::Io {
+                    action: "link",
+                    path: link,
+                    source,
+                });
             }
             Ok(()) => {}
         }
@@ -229,11 +257,13 @@ impl RingDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn remove(&self) -> io::Result<()> {
-        let traces = fs::read_link(self.path.join(Self::TRACES)).ok().filter(|target| {
-            // A link that somebody else has put there leads anywhere.
-            let name = target.file_name().unwrap_or_default();
-            name.to_string_lossy().starts_with(TRACES_PREFIX)
-        });
+        let traces = fs::read_link(self.path.join(Self::TRACES))
+            .ok()
+            .filter(|target| {
+                // A link that somebody else has put there leads anywhere.
+                let name = target.file_name().unwrap_or_default();
+                name.to_string_lossy().starts_with(TRACES_PREFIX)
+            });
         // Traces that resist must not keep the rings.
         drop(traces.map(fs::remove_dir_all));
         fs::remove_dir_all(&self.path)
@@ -274,8 +304,12 @@ pub fn clean_stale(root: &Path, age: Duration) -> io::Result<usize> {
 }
 
 fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
-    let Ok(metadata) = fs::symlink_metadata(directory.path()) else { return false };
-    let Ok(writers) = directory.writers() else { return false };
+    let Ok(metadata) = fs::symlink_metadata(directory.path()) else {
+        return false;
+    };
+    let Ok(writers) = directory.writers() else {
+        return false;
+    };
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
         && untouched_for(&metadata) >= Some(age)
@@ -283,7 +317,9 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
 }
 
 fn untouched_for(metadata: &Metadata) -> Option<Duration> {
-    SystemTime::now().duration_since(metadata.modified().ok()?).ok()
+    SystemTime::now()
+        .duration_since(metadata.modified().ok()?)
+        .ok()
 }
 
 /// Whether nobody will write to a file any more, by whom it says writes it.
@@ -302,8 +338,13 @@ enum Creation {
 }
 
 fn make_private(path: &Path) -> Result<Creation, RingError> {
-    let io_error =
-        |action| move |source| RingError::Io { action, path: path.to_owned(), source };
+    let io_error = |action| {
+        move |source| RingError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    };
     match DirBuilder::new().mode(0o700).recursive(false).create(path) {
         Ok(()) => return Ok(Creation::New),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -329,10 +370,15 @@ fn check_private(path: &Path) -> Result<(), RingError> {
     })?;
     // SAFETY: the call cannot fail and touches nothing.
     let user = unsafe { libc::geteuid() };
-    let private = metadata.is_dir()
-        && metadata.uid() == user
-        && metadata.permissions().mode() & 0o022 == 0;
-    if private { Ok(()) } else { Err(RingError::NotPrivate { path: path.to_owned() }) }
+    let private =
+        metadata.is_dir() && metadata.uid() == user && metadata.permissions().mode() & 0o022 == 0;
+    if private {
+        Ok(())
+    } else {
+        Err(RingError::NotPrivate {
+            path: path.to_owned(),
+        })
+    }
 }
 
 /// A job's name as one path component.
@@ -345,7 +391,11 @@ fn file_name(job: &str) -> String {
             _ => '_',
         })
         .collect();
-    if name.trim_matches('.').is_empty() { format!("job{name}") } else { name }
+    if name.trim_matches('.').is_empty() {
+        format!("job{name}")
+    } else {
+        name
+    }
 }
 
 #[cfg(test)]

@@ -62,9 +62,7 @@ pub enum RingError {
         path: PathBuf,
     },
     /// The number of operations is not a power of two between 64 and 65536.
-    #[error(
-        "{operations} operations: a live table needs a power of two from 64 to 65536"
-    )]
+    #[error("{operations} operations: a live table needs a power of two from 64 to 65536")]
     Operations {
         /// The number asked for.
         operations: usize,

@@ -63,7 +63,11 @@ pub(crate) fn open(path: &Path) -> Result<Mmap, RingError> {
 /// Maps a file of another process that both write to.
 pub(crate) fn open_shared(path: &Path) -> Result<MmapMut, RingError> {
     let mut open = OpenOptions::new();
-    let file = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = open
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
     let file = file.map_err(io_error("open", path))?;
     // SAFETY: all that changes in it is atomic; such files stand in a private directory, so
     // nobody shortens them.
@@ -81,5 +85,9 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RingError {
     let path = path.to_owned();
-    move |source| RingError::Io { action, path, source }
+    move |source| RingError::Io {
+        action,
+        path,
+        source,
+    }
 }

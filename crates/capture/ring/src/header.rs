@@ -91,7 +91,10 @@ fn stored_text<const ROOM: usize>(text: &str) -> [u8; ROOM] {
 }
 
 fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
@@ -136,4 +139,7 @@ pub(crate) struct Name {
     pub(crate) text: [u8; NAME_BYTES],
 }
 
-const _: () = assert!(size_of::<Header>() <= SLOTS_AT, "names reach into the slots");
+const _: () = assert!(
+    size_of::<Header>() <= SLOTS_AT,
+    "names reach into the slots"
+);

@@ -62,7 +62,12 @@ struct Ring {
 impl JobReader {
     /// A reader of all rings in `directory`.
     pub fn new(directory: RingDirectory) -> Self {
-        Self { directory, rings: BTreeMap::new(), left_out: BTreeSet::new(), attempt: 0 }
+        Self {
+            directory,
+            rings: BTreeMap::new(),
+            left_out: BTreeSet::new(),
+            attempt: 0,
+        }
     }
 
     /// The directory.
@@ -80,7 +85,9 @@ impl JobReader {
             match RingReader::open(&path) {
                 Ok(reader) => found.push((path, reader)),
                 Err(error) => {
-                    take(Input::Note { text: format!("{error}; its rank is not seen") });
+                    take(Input::Note {
+                        text: format!("{error}; its rank is not seen"),
+                    });
                     self.left_out.insert(path);
                 }
             }
@@ -94,7 +101,8 @@ impl JobReader {
             // An elastic restart: the ranks of the attempt before deliver nothing more.
             self.attempt = attempt;
             self.drain(take);
-            self.left_out.extend(std::mem::take(&mut self.rings).into_keys());
+            self.left_out
+                .extend(std::mem::take(&mut self.rings).into_keys());
             take(Input::Restart { attempt });
         }
         // Of a rank that was started anew before we came only the last ring is read.
@@ -127,7 +135,11 @@ impl JobReader {
 
     fn add(&mut self, path: PathBuf, reader: RingReader, take: &mut dyn FnMut(Input)) {
         let Identity { rank, .. } = *reader.identity();
-        if self.rings.values().any(|ring| ring.reader.identity().rank == rank) {
+        if self
+            .rings
+            .values()
+            .any(|ring| ring.reader.identity().rank == rank)
+        {
             self.drain(take);
         }
         let alive = is_alive(reader.identity());
@@ -159,9 +171,12 @@ impl JobReader {
         for ring in self.rings.values_mut().filter(|ring| ring.ends()) {
             if ring.reader.is_drained() || ring.take_turn(take) == 0 {
                 let step = ring.reader.step().unwrap_or(0);
-                let (rank, orderly) =
-                    (ring.reader.identity().rank, ring.reader.is_closed());
-                take(Input::Left { rank, step, orderly });
+                let (rank, orderly) = (ring.reader.identity().rank, ring.reader.is_closed());
+                take(Input::Left {
+                    rank,
+                    step,
+                    orderly,
+                });
                 ring.left = true;
             }
         }
@@ -277,7 +292,11 @@ fn group_of(entry: &str) -> Option<Input> {
     let group = parts.next()?.parse().ok()?;
     let name = parts.next()?.to_owned();
     let members = parts.next()?.parse().ok()?;
-    Some(Input::Group { group, name, members })
+    Some(Input::Group {
+        group,
+        name,
+        members,
+    })
 }
 
 #[cfg(test)]
@@ -295,9 +314,11 @@ mod tests {
     #[test]
     fn a_group_is_read_with_its_members() {
         let read = |entry| match group_of(entry)? {
-            Input::Group { group, name, members } => {
-                Some((group, name, members.to_string()))
-            }
+            Input::Group {
+                group,
+                name,
+                members,
+            } => Some((group, name, members.to_string())),
             _ => None,
         };
         assert_eq!(
@@ -315,7 +336,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         for rank in 0..2 {
-            let identity = Identity { rank, ..Identity::default() };
+            let identity = Identity {
+                rank,
+                ..Identity::default()
+            };
             let ring = RingWriter::create(&directory, &identity, 64).unwrap();
             let file = File::options().write(true).open(ring.path()).unwrap();
             let at = offset_of!(Header, faults) as u64;
@@ -333,8 +357,13 @@ mod tests {
         let pid = std::process::id();
         let ring = |rank, attempt| {
             let started = process_started(pid).unwrap();
-            let identity =
-                Identity { rank, attempt, pid, started, ..Identity::default() };
+            let identity = Identity {
+                rank,
+                attempt,
+                pid,
+                started,
+                ..Identity::default()
+            };
             let ring = RingWriter::create(&directory, &identity, 64).unwrap();
             ring.set_stepped(0);
             ring.write(Mark {

@@ -18,12 +18,16 @@ impl Launched {
     /// Intel MPI) and Slurm's `srun`; `variable` gives a variable of the environment.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let first = |names: [&str; 3]| {
-            names.iter().find_map(|name| variable(name)?.trim().parse().ok())
+            names
+                .iter()
+                .find_map(|name| variable(name)?.trim().parse().ok())
         };
         // A script that sbatch started is no task, but knows of those it may start.
         let step = variable("SLURM_STEP_NUM_TASKS");
-        let slurm =
-            |name: &str| step.as_ref().and_then(|_| variable(name)?.trim().parse().ok());
+        let slurm = |name: &str| {
+            step.as_ref()
+                .and_then(|_| variable(name)?.trim().parse().ok())
+        };
         Self {
             rank: first(["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"])
                 .or_else(|| slurm("SLURM_PROCID")),
@@ -75,11 +79,15 @@ mod tests {
     use super::*;
 
     fn launched(variables: &[(&str, &str)]) -> [Option<u32>; 4] {
-        let Launched { rank, local_rank, world_size, local_world_size } =
-            Launched::read(|name| {
-                let found = variables.iter().find(|(known, _)| *known == name);
-                found.map(|(_, value)| (*value).to_owned())
-            });
+        let Launched {
+            rank,
+            local_rank,
+            world_size,
+            local_world_size,
+        } = Launched::read(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        });
         [rank, local_rank, world_size, local_world_size]
     }
 
@@ -101,8 +109,11 @@ mod tests {
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
         ];
         assert_eq!(launched(&mpi), [3, 1, 4, 2].map(Some));
-        let hydra =
-            [("PMI_RANK", "3"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
+        let hydra = [
+            ("PMI_RANK", "3"),
+            ("MPI_LOCALRANKID", "1"),
+            ("MPI_LOCALNRANKS", "2"),
+        ];
         assert_eq!(launched(&hydra), [Some(3), Some(1), None, Some(2)]);
         assert_eq!(launched(&[("RANK", "many")]), [None; 4]);
     }

@@ -25,7 +25,10 @@
 //! assert!(directory.rings()?.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![expect(unsafe_code, reason = "shared memory is mapped and read through atomics")]
+#![expect(
+    unsafe_code,
+    reason = "shared memory is mapped and read through atomics"
+)]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod atomics {
@@ -54,8 +57,6 @@ pub use {
         LiveWriter, OperationToken, Reached, Route, STEP_BITS, Sent,
     },
     map::{Drained, RingReader, RingWriter, default_slots},
-    profile::{
-        ProfileAnswer, ProfileController, ProfileMailbox, ProfileOrder, ProfileState,
-    },
+    profile::{ProfileAnswer, ProfileController, ProfileMailbox, ProfileOrder, ProfileState},
     requests::{QUEUE_PAIRS, QueuePair, QueuePairIndex, RequestReader, RequestWriter},
 };

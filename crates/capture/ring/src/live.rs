@@ -15,6 +15,4 @@ mod writer;
 pub use connections::Sent;
 pub use layout::{LiveSize, LiveSource, STEP_BITS};
 pub use reader::{LiveReader, LiveState};
-pub use writer::{
-    Bytes, CommunicatorIndex, FlowToken, LiveWriter, OperationToken, Reached, Route,
-};
+pub use writer::{Bytes, CommunicatorIndex, FlowToken, LiveWriter, OperationToken, Reached, Route};

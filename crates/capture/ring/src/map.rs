@@ -12,9 +12,7 @@ use std::{ptr, slice};
 use memmap2::{Mmap, MmapMut};
 use model::{Mark, PAYLOAD_WORDS};
 
-use crate::header::{
-    Header, LAYOUT, MAGIC, MAX_NAMES, NAME_BYTES, SLOTS_AT, StoredIdentity,
-};
+use crate::header::{Header, LAYOUT, MAGIC, MAX_NAMES, NAME_BYTES, SLOTS_AT, StoredIdentity};
 use crate::{Identity, NameKind, RingDirectory, RingError, file, slots};
 
 type RingSlot = slots::Slot<PAYLOAD_WORDS>;
@@ -51,7 +49,12 @@ impl RingWriter {
         let path = directory.ring_path(identity);
         let bytes = SLOTS_AT + slots * size_of::<RingSlot>();
         let map = file::create(&path, bytes, |map| write_header(map, identity, slots))?;
-        Ok(Self { map, path, slots, names: Mutex::new(()) })
+        Ok(Self {
+            map,
+            path,
+            slots,
+            names: Mutex::new(()),
+        })
     }
 
     fn header(&self) -> &Header {
@@ -81,11 +84,15 @@ impl RingWriter {
         if at >= MAX_NAMES {
             return None;
         }
-        let text = text.get(..text.floor_char_boundary(NAME_BYTES)).unwrap_or_default();
+        let text = text
+            .get(..text.floor_char_boundary(NAME_BYTES))
+            .unwrap_or_default();
         // SAFETY: entry `at` lies inside the table, is not yet counted, so nobody reads it,
         // and the guard keeps other writers out.
         unsafe {
-            let entry = ptr::addr_of!(header.table).cast::<crate::header::Name>().add(at);
+            let entry = ptr::addr_of!(header.table)
+                .cast::<crate::header::Name>()
+                .add(at);
             let entry = entry.cast_mut();
             ptr::addr_of_mut!((*entry).kind).write(kind as u32);
             ptr::addr_of_mut!((*entry).bytes).write(text.len() as u32);
@@ -145,7 +152,9 @@ impl RingReader {
     /// [`RingError::NotARing`] and [`RingError::Layout`] for foreign files,
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
-        let not_a_ring = || RingError::NotARing { path: path.to_owned() };
+        let not_a_ring = || RingError::NotARing {
+            path: path.to_owned(),
+        };
         let map = file::open(path)?;
         if map.len() < SLOTS_AT || !map.starts_with(&MAGIC) {
             return Err(not_a_ring());
@@ -154,7 +163,11 @@ impl RingReader {
         let header = unsafe { &*map.as_ptr().cast::<Header>() };
         if header.layout != LAYOUT || header.payload_words != PAYLOAD_WORDS as u32 {
             let (path, found) = (path.to_owned(), header.layout);
-            return Err(RingError::Layout { path, found, supported: LAYOUT });
+            return Err(RingError::Layout {
+                path,
+                found,
+                supported: LAYOUT,
+            });
         }
         let slots = usize::try_from(header.slots).ok().filter(|slots| {
             let room = (map.len() - SLOTS_AT) / size_of::<RingSlot>();
@@ -163,7 +176,14 @@ impl RingReader {
         let slots = slots.ok_or_else(not_a_ring)?;
         let identity = header.identity.read();
         let path = path.to_owned();
-        Ok(Self { map, slots, next: 0, lost: 0, identity, path })
+        Ok(Self {
+            map,
+            slots,
+            next: 0,
+            lost: 0,
+            identity,
+            path,
+        })
     }
 
     fn header(&self) -> &Header {

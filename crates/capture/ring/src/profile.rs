@@ -137,10 +137,7 @@ impl ProfileMailbox {
     ///
     /// # Errors
     /// [`RingError::Io`] if the file system refuses.
-    pub fn create(
-        directory: &RingDirectory,
-        identity: &Identity,
-    ) -> Result<Self, RingError> {
+    pub fn create(directory: &RingDirectory, identity: &Identity) -> Result<Self, RingError> {
         let path = directory.mailbox_path(identity);
         let map = file::create(&path, BYTES, |map| {
             // SAFETY: the map is larger than a mailbox, page-aligned and zero-filled, for which all
@@ -203,15 +200,25 @@ impl ProfileController {
     pub fn open(path: &Path) -> Result<Self, RingError> {
         let map = file::open_shared(path)?;
         if map.len() < BYTES || !map.starts_with(&MAGIC) {
-            return Err(RingError::NotAProfileMailbox { path: path.to_owned() });
+            return Err(RingError::NotAProfileMailbox {
+                path: path.to_owned(),
+            });
         }
         let found = mailbox(&map).layout;
         if found != LAYOUT {
             let path = path.to_owned();
-            return Err(RingError::Layout { path, found, supported: LAYOUT });
+            return Err(RingError::Layout {
+                path,
+                found,
+                supported: LAYOUT,
+            });
         }
         let before = mailbox(&map).order.load(Relaxed);
-        Ok(Self { map, path: path.to_owned(), before })
+        Ok(Self {
+            map,
+            path: path.to_owned(),
+            before,
+        })
     }
 
     /// Places an order; the one before must have come to its end.
@@ -237,7 +244,10 @@ impl ProfileController {
         }
         let state = mailbox.state.load(Relaxed) as usize;
         ProfileAnswer {
-            state: ProfileState::ALL.get(state).copied().unwrap_or(ProfileState::Failed),
+            state: ProfileState::ALL
+                .get(state)
+                .copied()
+                .unwrap_or(ProfileState::Failed),
             recorded_steps: mailbox.recorded.load(Relaxed),
             start_ns: mailbox.start_ns.load(Relaxed),
             stop_ns: mailbox.stop_ns.load(Relaxed),
@@ -259,7 +269,9 @@ impl ProfileController {
 /// In [`RingDirectory::traces`], which need not be in memory as the mailbox is.
 fn trace_path(mailbox: &Path, number: u32) -> PathBuf {
     let name = mailbox.file_stem().unwrap_or_default().to_string_lossy();
-    mailbox.with_file_name(RingDirectory::TRACES).join(format!("{name}.{number}.json"))
+    mailbox
+        .with_file_name(RingDirectory::TRACES)
+        .join(format!("{name}.{number}.json"))
 }
 
 #[cfg(test)]
@@ -269,10 +281,13 @@ mod tests {
     fn both() -> (tempfile::TempDir, ProfileMailbox, ProfileController) {
         let root = tempfile::tempdir().unwrap();
         let directory = RingDirectory::create(root.path(), "job").unwrap();
-        let identity = Identity { rank: 3, pid: 77, ..Identity::default() };
+        let identity = Identity {
+            rank: 3,
+            pid: 77,
+            ..Identity::default()
+        };
         let mailbox = ProfileMailbox::create(&directory, &identity).unwrap();
-        let controller =
-            ProfileController::open(&directory.mailbox_path(&identity)).unwrap();
+        let controller = ProfileController::open(&directory.mailbox_path(&identity)).unwrap();
         (root, mailbox, controller)
     }
 
@@ -280,8 +295,12 @@ mod tests {
     fn an_order_arrives_and_its_answer_comes_back() {
         let (_root, mailbox, controller) = both();
         assert_eq!(mailbox.last_order(), 0);
-        let order =
-            ProfileOrder { number: 1, first_step: 40, steps: 10, limit_ms: 20_000 };
+        let order = ProfileOrder {
+            number: 1,
+            first_step: 40,
+            steps: 10,
+            limit_ms: 20_000,
+        };
         controller.order(order);
         assert_eq!((mailbox.last_order(), mailbox.order()), (1, order));
         assert_eq!(controller.answer(1).state, ProfileState::Waiting);
@@ -294,7 +313,11 @@ mod tests {
         };
         mailbox.answer(1, answer);
         assert_eq!(controller.answer(1), answer);
-        assert_eq!(controller.answer(2), ProfileAnswer::default(), "of another order");
+        assert_eq!(
+            controller.answer(2),
+            ProfileAnswer::default(),
+            "of another order"
+        );
         assert_eq!(mailbox.trace_path(1), controller.trace_path(1));
         assert!(mailbox.trace_path(1).ends_with("traces/rank3.77.1.json"));
     }
@@ -302,10 +325,15 @@ mod tests {
     #[test]
     fn the_first_order_of_the_next_agent_is_a_new_one() {
         let (_root, mailbox, controller) = both();
-        let order = ProfileOrder { number: 1, ..ProfileOrder::default() };
+        let order = ProfileOrder {
+            number: 1,
+            ..ProfileOrder::default()
+        };
         controller.order(order);
-        let written =
-            ProfileAnswer { state: ProfileState::Written, ..ProfileAnswer::default() };
+        let written = ProfileAnswer {
+            state: ProfileState::Written,
+            ..ProfileAnswer::default()
+        };
         mailbox.answer(1, written);
         let next = ProfileController::open(&controller.path).unwrap();
         next.order(order);

@@ -56,8 +56,7 @@ struct RequestSlot {
 
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
-const BYTES: usize =
-    size_of::<RequestTableHead>() + QUEUE_PAIRS * size_of::<RequestSlot>();
+const BYTES: usize = size_of::<RequestTableHead>() + QUEUE_PAIRS * size_of::<RequestSlot>();
 
 const _: () = {
     assert!(std::mem::offset_of!(RequestTableHead, faults) == 312);
@@ -81,7 +80,10 @@ impl RequestTableView<'_> {
         unsafe {
             let slots = map.add(size_of::<RequestTableHead>()).cast::<RequestSlot>();
             let slots = std::slice::from_raw_parts(slots, QUEUE_PAIRS);
-            Self { head: &*map.cast::<RequestTableHead>(), slots }
+            Self {
+                head: &*map.cast::<RequestTableHead>(),
+                slots,
+            }
         }
     }
 }
@@ -103,10 +105,7 @@ impl RequestWriter {
     ///
     /// # Errors
     /// [`RingError::Io`] if the file system refuses.
-    pub fn create(
-        directory: &RingDirectory,
-        identity: &Identity,
-    ) -> Result<Self, RingError> {
+    pub fn create(directory: &RingDirectory, identity: &Identity) -> Result<Self, RingError> {
         let path = directory.requests_path(identity);
         let map = file::create(&path, BYTES, |map| {
             // SAFETY: the map is larger than a head, page-aligned and zero-filled, for which
@@ -188,8 +187,13 @@ impl RequestWriter {
         bytes: u64,
         now: impl FnOnce() -> RankNs,
     ) -> (u64, u64) {
-        let Some(slot) = self.slot(index) else { return (0, 0) };
-        let bytes = slot.posted_bytes.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+        let Some(slot) = self.slot(index) else {
+            return (0, 0);
+        };
+        let bytes = slot
+            .posted_bytes
+            .fetch_add(bytes, Relaxed)
+            .wrapping_add(bytes);
         let before = slot.posted.fetch_add(requests, Relaxed);
         if before == slot.completed.load(Relaxed) {
             slot.busy_since.store(now().0, Relaxed);
@@ -219,7 +223,8 @@ impl RequestWriter {
         if requests == slot.posted.load(Relaxed) {
             let since = slot.busy_since.swap(0, Relaxed);
             if since != 0 {
-                slot.busy_ns.fetch_add(now().0.saturating_sub(since), Relaxed);
+                slot.busy_ns
+                    .fetch_add(now().0.saturating_sub(since), Relaxed);
             }
         }
     }
@@ -286,7 +291,9 @@ impl RequestReader {
     /// [`RingError::NotARequestTable`] and [`RingError::Layout`] for foreign files,
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
-        let foreign = || RingError::NotARequestTable { path: path.to_owned() };
+        let foreign = || RingError::NotARequestTable {
+            path: path.to_owned(),
+        };
         let map = file::open(path)?;
         if map.len() < BYTES || !map.starts_with(&MAGIC) {
             return Err(foreign());
@@ -295,10 +302,18 @@ impl RequestReader {
         let head = unsafe { RequestTableView::of(map.as_ptr()) }.head;
         if head.layout != LAYOUT || head.slots as usize != QUEUE_PAIRS {
             let (path, found) = (path.to_owned(), head.layout);
-            return Err(RingError::Layout { path, found, supported: LAYOUT });
+            return Err(RingError::Layout {
+                path,
+                found,
+                supported: LAYOUT,
+            });
         }
         let identity = head.identity.read();
-        Ok(Self { map, path: path.to_owned(), identity })
+        Ok(Self {
+            map,
+            path: path.to_owned(),
+            identity,
+        })
     }
 
     fn table(&self) -> RequestTableView<'_> {
@@ -331,7 +346,11 @@ impl RequestReader {
     /// # Invariants
     /// `completed <= posted`, in requests and in bytes.
     pub fn read(&self, now: RankNs) -> Vec<QueuePair> {
-        self.table().slots.iter().filter_map(|slot| slot.read(now)).collect()
+        self.table()
+            .slots
+            .iter()
+            .filter_map(|slot| slot.read(now))
+            .collect()
     }
 }
 
@@ -341,17 +360,27 @@ impl RequestSlot {
         if !matches!(state, OPEN | CLOSED) {
             return None;
         }
-        let words = self.device.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes());
+        let words = self
+            .device
+            .iter()
+            .flat_map(|word| word.load(Relaxed).to_ne_bytes());
         let device: Vec<u8> = words.take_while(|byte| *byte != 0).collect();
         let numbers = self.numbers.load(Relaxed);
         let mut gid = [0; 16];
-        let bytes = self.peer.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes());
+        let bytes = self
+            .peer
+            .iter()
+            .flat_map(|word| word.load(Relaxed).to_ne_bytes());
         for (into, byte) in gid.iter_mut().zip(bytes) {
             *into = byte;
         }
         let since = self.busy_since.load(Relaxed);
         let busy_ns = self.busy_ns.load(Relaxed);
-        let running_ns = if since == 0 { 0 } else { now.0.saturating_sub(since) };
+        let running_ns = if since == 0 {
+            0
+        } else {
+            now.0.saturating_sub(since)
+        };
         // What has completed is read first: more may be posted meanwhile, never less.
         let completed = self.completed.load(Acquire);
         let completed_bytes = self.completed_bytes.load(Relaxed);

@@ -51,10 +51,7 @@ pub(crate) fn write<const WORDS: usize>(
 
 /// Reads record `number`; `None` if it is overwritten.
 #[inline]
-pub(crate) fn read<const WORDS: usize>(
-    slots: &[Slot<WORDS>],
-    number: u64,
-) -> Option<[u64; WORDS]> {
+pub(crate) fn read<const WORDS: usize>(slots: &[Slot<WORDS>], number: u64) -> Option<[u64; WORDS]> {
     let slot = slots.get((number as usize) & (slots.len().wrapping_sub(1)))?;
     let whole = number.wrapping_mul(2).wrapping_add(2);
     if slot.stamp.load(Acquire) != whole {

@@ -35,7 +35,12 @@ impl Default for ArrivalSettings {
     /// for logs of 100 ms; kernels are timed by the device, so the least lateness is that of
     /// steps.
     fn default() -> Self {
-        Self { late_min_s: 1e-3, late_ratio: 0.5, share_min: 0.05, bandwidth_ratio: 0.5 }
+        Self {
+            late_min_s: 1e-3,
+            late_ratio: 0.5,
+            share_min: 0.05,
+            bandwidth_ratio: 0.5,
+        }
     }
 }
 
@@ -77,7 +82,10 @@ struct TimedSequence {
 impl Arrivals {
     /// A job nothing is known of yet.
     pub fn new(settings: ArrivalSettings) -> Self {
-        Self { settings, ..Self::default() }
+        Self {
+            settings,
+            ..Self::default()
+        }
     }
 
     /// Says what a group is called.
@@ -101,7 +109,9 @@ impl Arrivals {
 
     /// Collectives that were timed on more than one rank.
     pub fn compared(&self) -> usize {
-        self.comparable().map(|(_, operations)| operations.len()).sum()
+        self.comparable()
+            .map(|(_, operations)| operations.len())
+            .sum()
     }
 
     /// Ranks that constantly arrive after the others, costliest first.
@@ -117,8 +127,10 @@ impl Arrivals {
     /// # Source
     /// Mycroft (2025), constant lateness; that it is read off durations is ours.
     pub fn late(&self) -> Vec<LateArrivals> {
-        let seen: Vec<TimedSequence> =
-            self.comparable().map(|sequence| self.look(sequence)).collect();
+        let seen: Vec<TimedSequence> = self
+            .comparable()
+            .map(|sequence| self.look(sequence))
+            .collect();
         let mut sequences: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, sequence) in seen.iter().enumerate() {
             for rank in sequence.strikes.keys() {
@@ -134,13 +146,15 @@ impl Arrivals {
         found.truncate(MAX_FINDINGS);
         let mut kept: Vec<(LateArrivals, Places)> = Vec::new();
         for (late, places) in found {
-            if let Some((other, _)) = kept.iter_mut().find(|(other, at)| {
-                other.ranks.len() < MAX_FINDINGS && overlap(at, &places)
-            }) {
+            if let Some((other, _)) = kept
+                .iter_mut()
+                .find(|(other, at)| other.ranks.len() < MAX_FINDINGS && overlap(at, &places))
+            {
                 other.ranks.extend(&late.ranks);
                 other.open |= late.open;
-            } else if let Some((culprit, _)) =
-                kept.iter_mut().find(|(other, _)| is_victim(&late, other, &seen))
+            } else if let Some((culprit, _)) = kept
+                .iter_mut()
+                .find(|(other, _)| is_victim(&late, other, &seen))
             {
                 culprit.victims.extend(&late.ranks);
             } else {
@@ -188,16 +202,17 @@ impl Arrivals {
     pub(crate) fn comparable(
         &self,
     ) -> impl Iterator<Item = ((u32, CollectiveOp), Vec<(u64, &TimedOperation)>)> {
-        self.sequences.iter().filter(|((_, op), _)| synchronises(*op)).map(
-            |(key, operations)| {
+        self.sequences
+            .iter()
+            .filter(|((_, op), _)| synchronises(*op))
+            .map(|(key, operations)| {
                 let several = operations
                     .iter()
                     .filter(|(_, operation)| operation.busy_ns.len() > 1)
                     .map(|(number, operation)| (*number, operation))
                     .collect();
                 (*key, several)
-            },
-        )
+            })
     }
 
     fn look(&self, ((group, op), operations): Sequence<'_>) -> TimedSequence {
@@ -206,8 +221,10 @@ impl Arrivals {
             let class = classes.entry(operation.class()).or_default();
             class.push(operation.shortest_s());
         }
-        let usual_s: BTreeMap<u32, f64> =
-            classes.into_iter().map(|(class, times)| (class, median(times))).collect();
+        let usual_s: BTreeMap<u32, f64> = classes
+            .into_iter()
+            .map(|(class, times)| (class, median(times)))
+            .collect();
         let mut seen = TimedSequence {
             group,
             op,
@@ -217,10 +234,16 @@ impl Arrivals {
         };
         for (at, (number, operation)) in operations.into_iter().enumerate() {
             let usual_s = usual_s.get(&operation.class()).copied().unwrap_or(0.0);
-            let bar_s = self.settings.late_min_s.max(self.settings.late_ratio * usual_s);
+            let bar_s = self
+                .settings
+                .late_min_s
+                .max(self.settings.late_ratio * usual_s);
             seen.ranks.extend(operation.busy_ns.keys());
-            let mut busy: Vec<(u64, u32)> =
-                operation.busy_ns.iter().map(|(rank, busy)| (*busy, *rank)).collect();
+            let mut busy: Vec<(u64, u32)> = operation
+                .busy_ns
+                .iter()
+                .map(|(rank, busy)| (*busy, *rank))
+                .collect();
             busy.sort_unstable();
             // Who stands before the middle is late, if anybody is; without it the middle of
             // the others lies half a place further on.
@@ -241,7 +264,8 @@ impl Arrivals {
             }
         }
         let length = seen.busy_s.len();
-        seen.strikes.retain(|_, strikes| strikes.keep_constant(length));
+        seen.strikes
+            .retain(|_, strikes| strikes.keep_constant(length));
         seen
     }
 
@@ -255,7 +279,9 @@ impl Arrivals {
         let (mut time_s, mut open) = (0.0, false);
         for at in sequences.iter().copied() {
             let sequence = &seen[at];
-            let Some(strikes) = sequence.strikes.get(&rank) else { continue };
+            let Some(strikes) = sequence.strikes.get(&rank) else {
+                continue;
+            };
             let Some((first_at, first, _)) = strikes.struck.first().copied() else {
                 continue;
             };
@@ -276,9 +302,12 @@ impl Arrivals {
         }
         in_order.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
         let cost_s: f64 = in_order.iter().map(|place| place.cost_s).sum();
-        let cost_share = if time_s > 0.0 { (cost_s / time_s).min(1.0) } else { 0.0 };
-        let notable =
-            struck.len() >= STRUCK_OF_LAST && cost_share >= self.settings.share_min;
+        let cost_share = if time_s > 0.0 {
+            (cost_s / time_s).min(1.0)
+        } else {
+            0.0
+        };
+        let notable = struck.len() >= STRUCK_OF_LAST && cost_share >= self.settings.share_min;
         let late = LateArrivals {
             ranks: vec![rank],
             places: in_order,
@@ -350,23 +379,22 @@ fn overlap(a: &Places, b: &Places) -> bool {
 }
 
 /// Whether a rank waits, elsewhere, for one that is late and costs as much.
-fn is_victim(
-    late: &LateArrivals,
-    culprit: &LateArrivals,
-    seen: &[TimedSequence],
-) -> bool {
+fn is_victim(late: &LateArrivals, culprit: &LateArrivals, seen: &[TimedSequence]) -> bool {
     let waits = |sequence: &TimedSequence| {
-        let waits = |rank: &u32| {
-            sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank)
-        };
-        culprit.ranks.iter().any(|rank| sequence.strikes.contains_key(rank))
+        let waits =
+            |rank: &u32| sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank);
+        culprit
+            .ranks
+            .iter()
+            .any(|rank| sequence.strikes.contains_key(rank))
             && late.ranks.iter().all(waits)
     };
     let waited_for = |sequence: &TimedSequence| {
-        let waits = |rank: &u32| {
-            sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank)
-        };
-        late.ranks.iter().any(|rank| sequence.strikes.contains_key(rank))
+        let waits =
+            |rank: &u32| sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank);
+        late.ranks
+            .iter()
+            .any(|rank| sequence.strikes.contains_key(rank))
             && culprit.ranks.iter().any(waits)
     };
     seen.iter().any(waits) && !seen.iter().any(waited_for)
@@ -400,18 +428,17 @@ mod tests {
     }
 
     /// An operation of 8 MiB and 2 ms in which one rank is late.
-    fn operation(
-        job: &mut Arrivals,
-        group: u32,
-        number: u64,
-        ranks: &[u32],
-        late: (u32, u64),
-    ) {
+    fn operation(job: &mut Arrivals, group: u32, number: u64, ranks: &[u32], late: (u32, u64)) {
         for rank in ranks {
             let wait_ms = if *rank == late.0 { 0 } else { late.1 };
             // Some microseconds of noise.
             let noise = (number * 7 + u64::from(*rank) * 13) % 11 * 1000;
-            job.add(*rank, (group, REDUCE, number), 8 << 20, (2 + wait_ms) * MS + noise);
+            job.add(
+                *rank,
+                (group, REDUCE, number),
+                8 << 20,
+                (2 + wait_ms) * MS + noise,
+            );
         }
     }
 
@@ -428,7 +455,11 @@ mod tests {
         let place = &late[0].places[0];
         assert_eq!((place.first, place.struck, place.operations), (10, 30, 30));
         assert!((late[0].cost_s - 0.18).abs() < 0.001, "{}", late[0].cost_s);
-        assert!((late[0].cost_share - 0.75).abs() < 0.01, "{}", late[0].cost_share);
+        assert!(
+            (late[0].cost_share - 0.75).abs() < 0.01,
+            "{}",
+            late[0].cost_share
+        );
         assert!(job.slowed().is_empty());
     }
 
@@ -437,7 +468,13 @@ mod tests {
         let mut job = job();
         for number in 0..200 {
             operation(&mut job, WORLD, number, &[0, 1, 2, 3], (0, 0));
-            operation(&mut job, PAIR, number, &[0, 1, 2, 3], ((number % 4) as u32, 9));
+            operation(
+                &mut job,
+                PAIR,
+                number,
+                &[0, 1, 2, 3],
+                ((number % 4) as u32, 9),
+            );
         }
         assert_eq!((job.late(), job.slowed()), (vec![], vec![]));
     }
@@ -477,7 +514,12 @@ mod tests {
         for number in 0..20 {
             for rank in 0..4 {
                 let busy_ms = if rank == 0 { 1 } else { 9 };
-                job.add(rank, (WORLD, CollectiveOp(2), number), 1 << 20, busy_ms * MS);
+                job.add(
+                    rank,
+                    (WORLD, CollectiveOp(2), number),
+                    1 << 20,
+                    busy_ms * MS,
+                );
             }
         }
         assert_eq!((job.late(), job.compared()), (vec![], 0));

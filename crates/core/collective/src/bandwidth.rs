@@ -56,7 +56,9 @@ impl Arrivals {
         let (mut slow, mut usual) = (Vec::new(), Vec::new());
         let (mut cost_s, mut time_s, mut first, mut open) = (0.0, 0.0, None, false);
         for window in class.chunks_exact(WINDOW_OPS) {
-            let speeds = window.iter().map(|(_, op)| op.bytes as f64 / op.shortest_s());
+            let speeds = window
+                .iter()
+                .map(|(_, op)| op.bytes as f64 / op.shortest_s());
             let now = median(speeds.collect());
             let from = healthy.len().saturating_sub(BASELINE_WINDOWS);
             let baseline = median(healthy[from..].to_vec());
@@ -66,9 +68,7 @@ impl Arrivals {
                 first = first.or(window.first().map(|(number, _)| *number));
                 cost_s += window
                     .iter()
-                    .map(|(_, op)| {
-                        (op.shortest_s() - op.bytes as f64 / baseline).max(0.0)
-                    })
+                    .map(|(_, op)| (op.shortest_s() - op.bytes as f64 / baseline).max(0.0))
                     .sum::<f64>();
                 slow.push(now);
                 usual.push(baseline);
@@ -79,9 +79,15 @@ impl Arrivals {
                 time_s += window.iter().map(|(_, op)| op.shortest_s()).sum::<f64>();
             }
         }
-        let cost_share = if time_s > 0.0 { (cost_s / time_s).min(1.0) } else { 0.0 };
-        let ranks: BTreeSet<u32> =
-            class.iter().flat_map(|(_, op)| op.busy_ns.keys().copied()).collect();
+        let cost_share = if time_s > 0.0 {
+            (cost_s / time_s).min(1.0)
+        } else {
+            0.0
+        };
+        let ranks: BTreeSet<u32> = class
+            .iter()
+            .flat_map(|(_, op)| op.busy_ns.keys().copied())
+            .collect();
         let first = first.filter(|_| cost_share >= self.settings.share_min)?;
         Some(SlowCommunicator {
             key,
@@ -121,7 +127,10 @@ mod tests {
             }
         }
         let slowed = job.slowed();
-        assert_eq!((slowed.len(), slowed[0].first, slowed[0].open), (1, 60, true));
+        assert_eq!(
+            (slowed.len(), slowed[0].first, slowed[0].open),
+            (1, 60, true)
+        );
         assert!((slowed[0].cost_s - 40.0 * 0.004).abs() < 1e-9);
         assert!((slowed[0].usual_bytes_per_s / slowed[0].bytes_per_s - 3.0).abs() < 1e-9);
         assert!(job.late().is_empty());

@@ -63,7 +63,11 @@ impl Communication {
         } else {
             operation.op
         };
-        let key = (operation.communicator, op, operation.sequence.saturating_add(1));
+        let key = (
+            operation.communicator,
+            op,
+            operation.sequence.saturating_add(1),
+        );
         self.blame.suspects.entry(rank).or_default().insert(key);
     }
 
@@ -102,11 +106,15 @@ impl Communication {
         let mut roots = self.roots();
         let waiting = waiting(&roots);
         roots.retain(|root| match root.cause {
-            HoldUp::NotEntered => {
-                root.wait.entered.iter().any(|rank| self.is_late(*rank, root))
-            }
+            HoldUp::NotEntered => root
+                .wait
+                .entered
+                .iter()
+                .any(|rank| self.is_late(*rank, root)),
             // The last to enter it waited for nobody: what it loses is lost inside.
-            _ => self.last_in(root).is_some_and(|last| self.is_late(last, root)),
+            _ => self
+                .last_in(root)
+                .is_some_and(|last| self.is_late(last, root)),
         });
         // Who enters late may have been held up by what is slow inside another operation.
         if roots.iter().any(|root| is_inside(root.cause)) {
@@ -133,16 +141,23 @@ impl Communication {
         let blame = &mut self.blame;
         blame.looks += u32::from(!roots.is_empty());
         for (root, weight) in roots.into_iter().zip(weights) {
-            let Root { cause, ranks, link, wait, .. } = root;
+            let Root {
+                cause,
+                ranks,
+                link,
+                wait,
+                ..
+            } = root;
             blame.waits.entry(ranks.clone()).or_insert(wait);
-            *blame.waited_s.entry((cause, ranks, link)).or_default() +=
-                for_s * (weight / all);
+            *blame.waited_s.entry((cause, ranks, link)).or_default() += for_s * (weight / all);
         }
     }
 
     /// Whether the operation that a root is in takes a rank longer than it should.
     fn is_late(&self, rank: u32, root: &Root) -> bool {
-        self.ranks.get(&rank).is_some_and(|look| look.late.contains(&key_of(root)))
+        self.ranks
+            .get(&rank)
+            .is_some_and(|look| look.late.contains(&key_of(root)))
     }
 
     /// Who entered an operation last: it has been in it for the shortest time, by its own clock.
@@ -190,8 +205,14 @@ impl Communication {
             waited_s.retain(|(cause, ..), _| *cause == HoldUp::NotEntered);
             all_s
         };
-        let Cover { ranks: culprits, either, blamed_s, causes, channels, .. } =
-            Cover::of(waited_s);
+        let Cover {
+            ranks: culprits,
+            either,
+            blamed_s,
+            causes,
+            channels,
+            ..
+        } = Cover::of(waited_s);
         let (cause, _) = causes.iter().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
         let (_, wait) = blame
             .waits
@@ -220,11 +241,7 @@ impl Communication {
     }
 
     /// The channels, unless they are all that the ranks have.
-    fn some_channels(
-        &self,
-        ranks: &BTreeSet<u32>,
-        waited_s: &BTreeMap<u8, f64>,
-    ) -> Vec<u8> {
+    fn some_channels(&self, ranks: &BTreeSet<u32>, waited_s: &BTreeMap<u8, f64>) -> Vec<u8> {
         let most_s = waited_s.values().copied().fold(0.0, f64::max);
         let channels: Vec<u8> = waited_s
             .iter()
@@ -237,7 +254,11 @@ impl Communication {
             .map(|look| look.channels)
             .max()
             .unwrap_or(0);
-        if channels.len() < all { channels } else { Vec::new() }
+        if channels.len() < all {
+            channels
+        } else {
+            Vec::new()
+        }
     }
 
     /// Forgets who was blamed: nothing is slow any more.
@@ -291,8 +312,9 @@ impl Cover {
                     *of_rank.entry(*rank).or_default() += waited_s;
                 }
             }
-            let Some((rank, most_s)) =
-                of_rank.iter().max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)))
+            let Some((rank, most_s)) = of_rank
+                .iter()
+                .max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)))
             else {
                 return cover;
             };
@@ -300,8 +322,9 @@ impl Cover {
                 return cover;
             }
             cover.worst_s = most_s.max(cover.worst_s);
-            let taken: Vec<_> =
-                left.extract_if(.., |(_, ranks, _), _| ranks.contains(rank)).collect();
+            let taken: Vec<_> = left
+                .extract_if(.., |(_, ranks, _), _| ranks.contains(rank))
+                .collect();
             // The other end of its links, if as much was waited for that one.
             let tied = taken
                 .iter()
@@ -313,8 +336,7 @@ impl Cover {
                         .filter(|((_, ranks, _), _)| ranks.contains(other))
                         .map(|(_, waited_s)| waited_s)
                         .sum();
-                    let [own_s, others_s] =
-                        [most_s - shared_s, of_rank[other] - shared_s];
+                    let [own_s, others_s] = [most_s - shared_s, of_rank[other] - shared_s];
                     let little_s = APART_S.max(APART_SHARE * shared_s);
                     own_s < little_s.max(APART_RATIO * others_s)
                 });

@@ -76,7 +76,10 @@ pub(crate) struct OperationLane {
 impl Communication {
     /// A job nothing is known of yet.
     pub fn new(settings: HangSettings) -> Self {
-        Self { settings, ..Self::default() }
+        Self {
+            settings,
+            ..Self::default()
+        }
     }
 
     /// Says that a rank of the job has a communicator.
@@ -117,7 +120,11 @@ impl Communication {
         for (meeting, operation) in open
             .iter()
             .map(|(meeting, operation)| (meeting, operation))
-            .chain(ended.iter().map(|(meeting, operation)| (meeting, *operation)))
+            .chain(
+                ended
+                    .iter()
+                    .map(|(meeting, operation)| (meeting, *operation)),
+            )
         {
             let begun = look.begun.entry(*meeting).or_default();
             *begun = operation.sequence.saturating_add(1).max(*begun);
@@ -129,16 +136,14 @@ impl Communication {
             let now = open.iter().find(|(other, operation)| {
                 other == meeting && operation.sequence == before.sequence
             });
-            let went_on =
-                now.is_none_or(|(_, operation)| operation.moved_at() > before.moved_at());
+            let went_on = now.is_none_or(|(_, operation)| operation.moved_at() > before.moved_at());
             if went_on {
                 let still_s = look.at.seconds_since(before.moved_at());
                 look.longest_still_s = look.longest_still_s.max(still_s);
             }
         }
         for (_, operation) in &open {
-            let channels: BTreeSet<u8> =
-                operation.flows.iter().map(|flow| flow.channel).collect();
+            let channels: BTreeSet<u8> = operation.flows.iter().map(|flow| flow.channel).collect();
             look.channels = look.channels.max(channels.len());
         }
         look.moved_at = open
@@ -159,8 +164,11 @@ impl Communication {
 
     /// How long an operation may stand still before it is called stuck.
     pub(crate) fn patience_s(&self) -> f64 {
-        let longest_s =
-            self.ranks.values().map(|look| look.longest_still_s).fold(0.0, f64::max);
+        let longest_s = self
+            .ranks
+            .values()
+            .map(|look| look.longest_still_s)
+            .fold(0.0, f64::max);
         let usual_s = self.settings.quiet_ratio * longest_s;
         self.settings.quiet_min_s.max(usual_s)
     }
@@ -191,15 +199,25 @@ impl Communication {
 
     /// The job's number of a communicator's rank.
     pub fn job_rank(&self, communicator: u64, rank: u32) -> Option<u32> {
-        self.communicators.get(&communicator)?.ranks.get(&rank).copied()
+        self.communicators
+            .get(&communicator)?
+            .ranks
+            .get(&rank)
+            .copied()
     }
 
     /// Where an operation meets others; `None` if its peer is not known.
     fn meeting(&self, rank: u32, operation: &Operation) -> Option<MeetingPlace> {
         let communicator = operation.communicator;
         if !operation.op.is_point_to_point() {
-            let lane = OperationLane { communicator, pair: None };
-            return Some(MeetingPlace { lane, op: operation.op });
+            let lane = OperationLane {
+                communicator,
+                pair: None,
+            };
+            return Some(MeetingPlace {
+                lane,
+                op: operation.op,
+            });
         }
         let flow = operation.flows.first()?;
         let peer = self.job_rank(communicator, flow.peer)?;
@@ -207,8 +225,14 @@ impl Communication {
             Direction::Send => (rank, peer),
             Direction::Receive => (peer, rank),
         };
-        let lane = OperationLane { communicator, pair: Some(pair) };
-        Some(MeetingPlace { lane, op: CollectiveOp::SEND })
+        let lane = OperationLane {
+            communicator,
+            pair: Some(pair),
+        };
+        Some(MeetingPlace {
+            lane,
+            op: CollectiveOp::SEND,
+        })
     }
 }
 
@@ -238,7 +262,15 @@ mod tests {
         let mut job = Communication::new(HangSettings::default());
         for rank in 0..ranks {
             let name = "dp".to_owned();
-            job.join(rank, &Communicator { hash: 7, name, rank, size: ranks });
+            job.join(
+                rank,
+                &Communicator {
+                    hash: 7,
+                    name,
+                    rank,
+                    size: ranks,
+                },
+            );
         }
         job
     }
@@ -261,7 +293,9 @@ mod tests {
             job.look(rank, RankNs(90 * SECOND), last, &[]);
         }
         let failures = job.failures();
-        let named = failures.iter().map(|failure| (failure.cause, failure.ranks.clone()));
+        let named = failures
+            .iter()
+            .map(|failure| (failure.cause, failure.ranks.clone()));
         assert_eq!(named.collect::<Vec<_>>(), [(HoldUp::NotEntered, vec![1])]);
     }
 
@@ -273,21 +307,34 @@ mod tests {
             for (rank, peer, hash, since_ms) in [(0, 2, 7, 1000), (1, 3, 8, since_ms)] {
                 for (at, rank) in [(0, rank), (1, peer)] {
                     let (name, size) = ("dp".to_owned(), 2);
-                    job.join(rank, &Communicator { hash, name, rank: at, size });
+                    job.join(
+                        rank,
+                        &Communicator {
+                            hash,
+                            name,
+                            rank: at,
+                            size,
+                        },
+                    );
                 }
-                for (rank, sequence, since_ms) in
-                    [(rank, 4, since_ms), (peer, 5, since_ms + 100)]
-                {
+                for (rank, sequence, since_ms) in [(rank, 4, since_ms), (peer, 5, since_ms + 100)] {
                     let begun_at = RankNs(since_ms * SECOND / 1000);
                     let call = called(CollectiveOp::ALLREDUCE, sequence, 1);
-                    let call = Operation { communicator: hash, begun_at, ..call };
+                    let call = Operation {
+                        communicator: hash,
+                        begun_at,
+                        ..call
+                    };
                     job.look(rank, RankNs(90 * SECOND), vec![call], &[]);
                 }
             }
             job.stall(RankNs(90 * SECOND)).unwrap()
         };
         let together = stall(1003);
-        assert_eq!((together.kind, together.culprits), (StallKind::Missing, vec![0, 1]));
+        assert_eq!(
+            (together.kind, together.culprits),
+            (StallKind::Missing, vec![0, 1])
+        );
         assert_eq!(together.waiting, [2, 3]);
         // One that stood still for long before the others is named alone.
         assert_eq!(stall(20_000).culprits, [0]);
@@ -296,7 +343,12 @@ mod tests {
     #[test]
     fn who_still_gets_on_elsewhere_is_late_and_no_failure() {
         let mut job = job(2);
-        let other = Communicator { hash: 8, name: "tp".to_owned(), rank: 0, size: 1 };
+        let other = Communicator {
+            hash: 8,
+            name: "tp".to_owned(),
+            rank: 0,
+            size: 1,
+        };
         job.join(1, &other);
         job.look(
             0,
@@ -304,13 +356,18 @@ mod tests {
             vec![called(CollectiveOp::ALLREDUCE, 5, 1)],
             &[],
         );
-        let elsewhere =
-            Operation { communicator: 8, ..called(CollectiveOp::ALLREDUCE, 40, 89) };
+        let elsewhere = Operation {
+            communicator: 8,
+            ..called(CollectiveOp::ALLREDUCE, 40, 89)
+        };
         let calls = vec![called(CollectiveOp::ALLREDUCE, 4, 1), elsewhere];
         job.look(1, RankNs(90 * SECOND), calls.clone(), &[]);
         assert_eq!((job.roots().len(), job.failures().len()), (1, 0));
         job.look(1, RankNs(99 * SECOND), calls, &[]);
-        assert_eq!(job.failures().first().map(|failure| &failure.ranks), Some(&vec![1]));
+        assert_eq!(
+            job.failures().first().map(|failure| &failure.ranks),
+            Some(&vec![1])
+        );
     }
 
     #[test]
@@ -318,7 +375,10 @@ mod tests {
         let mut job = job(2);
         for rank in 0..2 {
             let call = called(CollectiveOp::ALLREDUCE, 5, 1);
-            let inside = Operation { may_have_ended: rank == 0, ..call };
+            let inside = Operation {
+                may_have_ended: rank == 0,
+                ..call
+            };
             job.look(rank, RankNs(90 * SECOND), vec![inside], &[]);
         }
         let failures = job.failures();

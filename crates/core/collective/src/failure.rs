@@ -106,14 +106,17 @@ impl Communication {
         joined
             .into_iter()
             .map(|(ranks, roots)| {
-                let mut waits =
-                    roots.iter().map(|root| (*root.wait).clone()).collect::<Vec<_>>();
+                let mut waits = roots
+                    .iter()
+                    .map(|root| (*root.wait).clone())
+                    .collect::<Vec<_>>();
                 waits.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
                 waits.dedup();
-                let links: Vec<RankChannel> =
-                    roots.iter().filter_map(|root| root.link).collect();
-                let still_s =
-                    roots.iter().map(|root| root.still_s).fold(f64::INFINITY, f64::min);
+                let links: Vec<RankChannel> = roots.iter().filter_map(|root| root.link).collect();
+                let still_s = roots
+                    .iter()
+                    .map(|root| root.still_s)
+                    .fold(f64::INFINITY, f64::min);
                 Failure {
                     in_flight: self.in_flight(&ranks, &waits),
                     cause,
@@ -139,7 +142,9 @@ impl Communication {
                 .iter()
                 .filter(|(meeting, operation)| {
                     let number = operation.sequence.saturating_add(1);
-                    waits.iter().any(|it| it.op == meeting.op && it.number == number)
+                    waits
+                        .iter()
+                        .any(|it| it.op == meeting.op && it.number == number)
                 })
                 .flat_map(|(_, operation)| &operation.flows)
                 .filter(|flow| flow.direction == Direction::Send)
@@ -152,7 +157,9 @@ impl Communication {
     /// Whether the links are all that a rank has in what it is in.
     fn are_all_flows(&self, ranks: &[u32], links: &[RankChannel]) -> bool {
         let [rank] = ranks else { return false };
-        let Some(look) = self.ranks.get(rank) else { return false };
+        let Some(look) = self.ranks.get(rank) else {
+            return false;
+        };
         look.open
             .iter()
             .flat_map(|(_, operation)| &operation.flows)

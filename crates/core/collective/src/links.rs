@@ -29,9 +29,7 @@ pub struct Returned {
 ///
 /// # Source
 /// MegaTrace (2026), alerts of its telemetry: 500 ms, 20 %; docs/math/collective.md.
-pub fn slow_links(
-    mut returned: BTreeMap<ConnectionEnds, Vec<Returned>>,
-) -> Vec<SlowConnection> {
+pub fn slow_links(mut returned: BTreeMap<ConnectionEnds, Vec<Returned>>) -> Vec<SlowConnection> {
     for of_link in returned.values_mut() {
         of_link.sort_by_key(|it| it.at_ns);
     }
@@ -69,13 +67,18 @@ pub fn slow_links(
 pub fn idle_ports(returned: &BTreeMap<ConnectionEnds, Vec<Returned>>) -> Option<usize> {
     let mut lasts: BTreeMap<&str, &Returned> = BTreeMap::new();
     for (ends, of_link) in returned {
-        let Some(latest) = of_link.iter().max_by_key(|it| it.at_ns) else { continue };
+        let Some(latest) = of_link.iter().max_by_key(|it| it.at_ns) else {
+            continue;
+        };
         let last = lasts.entry(&ends.port).or_insert(latest);
         if latest.at_ns > last.at_ns {
             *last = latest;
         }
     }
-    lasts.values().all(|last| last.in_flight == 0).then_some(lasts.len())
+    lasts
+        .values()
+        .all(|last| last.in_flight == 0)
+        .then_some(lasts.len())
 }
 
 fn stalled(
@@ -84,8 +87,15 @@ fn stalled(
     span_ns: (u64, u64),
     open: bool,
 ) -> Option<SlowConnection> {
-    let fault = LinkFault::Stalled { in_flight: before.in_flight };
-    let link = SlowConnection { ends: ends.clone(), span_ns, open, fault };
+    let fault = LinkFault::Stalled {
+        in_flight: before.in_flight,
+    };
+    let link = SlowConnection {
+        ends: ends.clone(),
+        span_ns,
+        open,
+        fault,
+    };
     (before.in_flight > 0 && link.lasted_s() >= STALLED_S).then_some(link)
 }
 
@@ -98,11 +108,7 @@ fn slower(ends: &ConnectionEnds, of_link: &[Returned]) -> Vec<SlowConnection> {
         .chunk_by(|a, b| a.operation == b.operation)
         .flat_map(|of_operation| of_operation.iter().step_by(WINDOW as usize))
     {
-        connection.read_window(
-            RankNs(window.at_ns),
-            window.in_flight,
-            window.bytes_per_s,
-        );
+        connection.read_window(RankNs(window.at_ns), window.in_flight, window.bytes_per_s);
         let most = window.bytes_per_s + window.rounded_bytes_per_s;
         let lost = connection.lost_at(most);
         if let Some(lost) = lost {
@@ -110,7 +116,10 @@ fn slower(ends: &ConnectionEnds, of_link: &[Returned]) -> Vec<SlowConnection> {
             match found.last_mut().filter(|_| was_lost) {
                 Some(SlowConnection {
                     span_ns,
-                    fault: LinkFault::Slower { bytes_per_s: least, .. },
+                    fault:
+                        LinkFault::Slower {
+                            bytes_per_s: least, ..
+                        },
                     ..
                 }) => {
                     span_ns.1 = window.at_ns;
@@ -120,7 +129,10 @@ fn slower(ends: &ConnectionEnds, of_link: &[Returned]) -> Vec<SlowConnection> {
                     ends: ends.clone(),
                     span_ns: (before_ns, window.at_ns),
                     open: false,
-                    fault: LinkFault::Slower { bytes_per_s, usual_bytes_per_s },
+                    fault: LinkFault::Slower {
+                        bytes_per_s,
+                        usual_bytes_per_s,
+                    },
                 }),
             }
         }
@@ -140,7 +152,12 @@ mod tests {
     const GB: f64 = 1e9;
 
     fn ends(port: &str) -> ConnectionEnds {
-        ConnectionEnds { communicator: 7, from: 1, to: 2, port: port.to_owned() }
+        ConnectionEnds {
+            communicator: 7,
+            from: 1,
+            to: 2,
+            port: port.to_owned(),
+        }
     }
 
     /// Operations of 150 requests that are told, a millisecond each.
@@ -159,18 +176,29 @@ mod tests {
     }
 
     fn found(links: Vec<(&str, Vec<Returned>)>) -> Vec<SlowConnection> {
-        slow_links(links.into_iter().map(|(port, link)| (ends(port), link)).collect())
+        slow_links(
+            links
+                .into_iter()
+                .map(|(port, link)| (ends(port), link))
+                .collect(),
+        )
     }
 
     #[test]
     fn a_stretch_of_lost_bandwidth_is_one_finding() {
         let mut rates = [10.0 * GB; 40];
         rates[20..25].fill(6.0 * GB);
-        let [slow] = &found(vec![("a", link(&rates))])[..] else { panic!() };
+        let [slow] = &found(vec![("a", link(&rates))])[..] else {
+            panic!()
+        };
         assert!(!slow.open && slow.ends == ends("a") && !slow.is_broken());
         // From the last window before, which ended 50 ms before the operation, to the last.
         assert_eq!(slow.span_ns, (3_950 * MS, 4_950 * MS));
-        let LinkFault::Slower { bytes_per_s, usual_bytes_per_s } = slow.fault else {
+        let LinkFault::Slower {
+            bytes_per_s,
+            usual_bytes_per_s,
+        } = slow.fault
+        else {
             panic!()
         };
         assert_eq!((bytes_per_s, usual_bytes_per_s), (6.1 * GB, 10.0 * GB));
@@ -190,9 +218,7 @@ mod tests {
     fn what_does_not_come_back_while_others_go_on_stands_still() {
         let mut cut = link(&[10.0 * GB; 10]);
         cut.retain(|it| it.at_ns < 1_700 * MS);
-        let [stalled] =
-            &found(vec![("a", link(&[10.0 * GB; 20])), ("b", cut.clone())])[..]
-        else {
+        let [stalled] = &found(vec![("a", link(&[10.0 * GB; 20])), ("b", cut.clone())])[..] else {
             panic!()
         };
         assert_eq!((stalled.ends.port.as_str(), stalled.open), ("b", true));
@@ -226,7 +252,10 @@ mod tests {
             found(vec![("a", link)])
         };
         let [stalled] = &pause(700)[..] else { panic!() };
-        assert_eq!((stalled.span_ns, stalled.open), ((700 * MS, 1_301 * MS), false));
+        assert_eq!(
+            (stalled.span_ns, stalled.open),
+            ((700 * MS, 1_301 * MS), false)
+        );
         assert!(!stalled.is_broken());
         // Of what begins an operation nothing is told.
         assert_eq!(pause(820), []);

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    CollectiveIssue, CollectiveOp, Event, InFlight, Mark, MarkKind, RankNs, Ranks,
-    StallKind, Standstill,
+    CollectiveIssue, CollectiveOp, Event, InFlight, Mark, MarkKind, RankNs, Ranks, StallKind,
+    Standstill,
 };
 
 use crate::{HangSettings, Stall, stall};
@@ -130,14 +130,19 @@ pub(crate) struct RankProgress {
 impl GroupProgress {
     /// Whether it stands for the making of the group of all ranks.
     pub(crate) fn is_of_init(&self) -> bool {
-        self.last.values().any(|last| last.what.op == CollectiveOp::INIT)
+        self.last
+            .values()
+            .any(|last| last.what.op == CollectiveOp::INIT)
     }
 
     fn say(&mut self, rank: u32, number: u64, what: &CollectiveSignature) {
-        let said = self.recent.entry(number).or_insert_with(|| ReportedCollective {
-            first: what.clone(),
-            others: Vec::new(),
-        });
+        let said = self
+            .recent
+            .entry(number)
+            .or_insert_with(|| ReportedCollective {
+                first: what.clone(),
+                others: Vec::new(),
+            });
         if said.first != *what {
             said.others.push((rank, what.clone()));
         }
@@ -148,13 +153,21 @@ impl GroupProgress {
 }
 
 impl RankProgress {
-    const NONE: Self = Self { step: 0, kind: None, gone: false, in_group: None };
+    const NONE: Self = Self {
+        step: 0,
+        kind: None,
+        gone: false,
+        in_group: None,
+    };
 }
 
 impl Collectives {
     /// A job nothing is known of yet.
     pub fn new(settings: HangSettings) -> Self {
-        Self { settings, ..Self::default() }
+        Self {
+            settings,
+            ..Self::default()
+        }
     }
 
     /// Says who belongs to a group.
@@ -174,15 +187,13 @@ impl Collectives {
 
     /// Takes the next mark of a rank.
     pub fn mark(&mut self, rank: u32, mark: &Mark) {
-        let starts =
-            matches!(mark.event, Event::InitBegin { .. } | Event::InitEnd { .. });
+        let starts = matches!(mark.event, Event::InitBegin { .. } | Event::InitEnd { .. });
         let started = std::mem::replace(&mut self.starts, starts);
         // What its own profiler stops a job for is no pause that it makes.
         if let Some(last_at) = self.last_at
             && !(starts || started || mark.event == Event::ProfilerEnd)
         {
-            self.longest_pause_s =
-                self.longest_pause_s.max(mark.at.seconds_since(last_at));
+            self.longest_pause_s = self.longest_pause_s.max(mark.at.seconds_since(last_at));
         }
         self.last_at = self.last_at.max(Some(mark.at));
         if mark.step > self.step {
@@ -192,7 +203,10 @@ impl Collectives {
         let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
         progress.step = mark.step;
         progress.gone = false;
-        let left = progress.in_group.take().and_then(|group| self.groups.get_mut(&group));
+        let left = progress
+            .in_group
+            .take()
+            .and_then(|group| self.groups.get_mut(&group));
         if let Some(issue) = left.and_then(|group| group.last.get_mut(&rank)) {
             issue.left = true;
         }
@@ -210,7 +224,13 @@ impl Collectives {
                 return;
             }
         };
-        let CollectiveIssue { op, group, number, bytes, .. } = issue;
+        let CollectiveIssue {
+            op,
+            group,
+            number,
+            bytes,
+            ..
+        } = issue;
         // Recordings of older versions do not count.
         if op.is_point_to_point() || number == 0 {
             return;
@@ -219,39 +239,80 @@ impl Collectives {
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
         let bytes = bytes.filter(|_| op.is_of_one_size());
-        let what = CollectiveSignature { op, bytes, detail: String::new() };
+        let what = CollectiveSignature {
+            op,
+            bytes,
+            detail: String::new(),
+        };
         group.say(rank, number, &what);
-        group
-            .last
-            .insert(rank, LastIssue { number, what, completed: false, left: false });
+        group.last.insert(
+            rank,
+            LastIssue {
+                number,
+                what,
+                completed: false,
+                left: false,
+            },
+        );
     }
 
     /// Says that a rank entered a collective, as another tool recorded it, or making the group
     /// of all ranks. Of a group the latest counts, and the first that is under way.
     pub fn enter(&mut self, rank: u32, group: u32, entered: Entered) {
-        let Entered { number, op, detail, completed, in_flight } = entered;
+        let Entered {
+            number,
+            op,
+            detail,
+            completed,
+            in_flight,
+        } = entered;
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
-        let what = CollectiveSignature { op, bytes: None, detail };
+        let what = CollectiveSignature {
+            op,
+            bytes: None,
+            detail,
+        };
         let ended = group.ended.entry(rank).or_default();
         if completed {
             *ended = number.max(*ended);
         }
-        if group.under_way.get(&rank).is_some_and(|first| first.number <= *ended) {
+        if group
+            .under_way
+            .get(&rank)
+            .is_some_and(|first| first.number <= *ended)
+        {
             group.under_way.remove(&rank);
         }
         // Recorders tell of several at once and in any order: the others wait for the first.
         if !in_flight.is_unknown()
             && number > *ended
-            && group.under_way.get(&rank).is_none_or(|first| number < first.number)
+            && group
+                .under_way
+                .get(&rank)
+                .is_none_or(|first| number < first.number)
         {
-            let first = CollectiveUnderWay { number, what: what.clone(), how: in_flight };
+            let first = CollectiveUnderWay {
+                number,
+                what: what.clone(),
+                how: in_flight,
+            };
             group.under_way.insert(rank, first);
         }
-        if group.last.get(&rank).is_none_or(|last| last.number <= number) {
-            group
-                .last
-                .insert(rank, LastIssue { number, what, completed, left: completed });
+        if group
+            .last
+            .get(&rank)
+            .is_none_or(|last| last.number <= number)
+        {
+            group.last.insert(
+                rank,
+                LastIssue {
+                    number,
+                    what,
+                    completed,
+                    left: completed,
+                },
+            );
         }
     }
 
@@ -306,9 +367,12 @@ impl Collectives {
     /// rank waits for another as far as is known.
     pub fn standstill(&self, now: RankNs) -> Option<Stall> {
         let quiet_s = now.seconds_since(self.last_at?);
-        let first = if self.step < FIRST_STEPS { FIRST_STEPS_RATIO } else { 1.0 };
-        let is_long =
-            quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
+        let first = if self.step < FIRST_STEPS {
+            FIRST_STEPS_RATIO
+        } else {
+            1.0
+        };
+        let is_long = quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
         // What follows the loop has no marks, nor need it be short.
         let is_over = self
             .ranks
@@ -322,7 +386,9 @@ impl Collectives {
 
     /// Whether nothing has moved until `now` for longer than usual.
     pub fn is_still(&self, now: RankNs) -> bool {
-        let Some(last_at) = self.last_at else { return false };
+        let Some(last_at) = self.last_at else {
+            return false;
+        };
         now.seconds_since(last_at) >= self.patience_s()
     }
 
@@ -363,5 +429,11 @@ impl Collectives {
 /// Making the group of all ranks, as [`Collectives::enter`] takes it.
 fn init(number: u64, completed: bool) -> Entered {
     let (op, in_flight) = (CollectiveOp::INIT, InFlight::Unknown);
-    Entered { number, op, detail: String::new(), completed, in_flight }
+    Entered {
+        number,
+        op,
+        detail: String::new(),
+        completed,
+        in_flight,
+    }
 }

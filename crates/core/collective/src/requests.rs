@@ -45,7 +45,11 @@ impl Counted {
     /// What a flow of an operation has counted when it was looked at: a connection for as long
     /// as it lasts, which is taken to be busy all the time.
     pub fn of_flow(flow: &Flow, at: RankNs) -> Self {
-        let busy_until = if flow.done == flow.total { flow.moved_at } else { at };
+        let busy_until = if flow.done == flow.total {
+            flow.moved_at
+        } else {
+            at
+        };
         let transmitted = u64::from(flow.transmitted);
         // Bytes are counted where they are given to the network.
         let bytes = (flow.bytes * u64::from(flow.done)).checked_div(transmitted);
@@ -108,8 +112,7 @@ impl Connection {
     /// place.
     pub fn read(&mut self, counted: Counted) {
         let before = self.last.replace(counted);
-        let Some(before) = before.filter(|before| before.completed <= counted.completed)
-        else {
+        let Some(before) = before.filter(|before| before.completed <= counted.completed) else {
             *self = Self {
                 window: [counted].into(),
                 last: Some(counted),
@@ -190,7 +193,10 @@ impl Connection {
         }
         let usual_bytes_per_s = median(self.usual.iter().copied().collect());
         let lost = bytes_per_s < (1.0 - LOST_SHARE) * usual_bytes_per_s;
-        lost.then_some(Lost { bytes_per_s, usual_bytes_per_s })
+        lost.then_some(Lost {
+            bytes_per_s,
+            usual_bytes_per_s,
+        })
     }
 
     /// What the path does, since a reading from before.
@@ -216,7 +222,10 @@ mod tests {
 
     /// A connection that is never idle: requests of these bytes, each this long in flight.
     fn counts(requests: &[(u64, u64)]) -> Vec<Counted> {
-        let mut now = Counted { posted: 1, ..Counted::default() };
+        let mut now = Counted {
+            posted: 1,
+            ..Counted::default()
+        };
         let mut all = vec![now];
         for (bytes, took_ns) in requests {
             now.at.0 += took_ns;
@@ -253,7 +262,11 @@ mod tests {
         }
         let connection = watched(&all);
         assert_eq!(connection.lost(), None);
-        assert!(connection.bandwidth().is_some_and(|bandwidth| bandwidth > 1e11));
+        assert!(
+            connection
+                .bandwidth()
+                .is_some_and(|bandwidth| bandwidth > 1e11)
+        );
     }
 
     #[test]
@@ -274,18 +287,28 @@ mod tests {
         let last = *all.last().expect("some");
         let before = watched(&all);
         assert_eq!((before.stalled_s(), before.in_flight()), (None, 1));
-        let later = Counted { at: RankNs(last.at.0 + 600_000_000), posted: 20, ..last };
+        let later = Counted {
+            at: RankNs(last.at.0 + 600_000_000),
+            posted: 20,
+            ..last
+        };
         all.push(later);
         let connection = watched(&all);
         let stalled_s = connection.stalled_s().expect("nothing came back");
         assert!((stalled_s - 0.6).abs() < 1e-9 && connection.in_flight() == 10);
         assert_eq!(connection.path_since(&last), Some(Path::Broken));
-        let back = Counted { completed: 20, ..later };
+        let back = Counted {
+            completed: 20,
+            ..later
+        };
         all.push(back);
         let connection = watched(&all);
         assert_eq!(connection.stalled_s(), None);
         assert_eq!(connection.path_since(&last), Some(Path::Works));
-        all.push(Counted { at: RankNs(later.at.0 + 9_000_000_000), ..back });
+        all.push(Counted {
+            at: RankNs(later.at.0 + 9_000_000_000),
+            ..back
+        });
         let connection = watched(&all);
         assert_eq!((connection.stalled_s(), connection.in_flight()), (None, 0));
         assert_eq!(connection.path_since(&back), Some(Path::Unused));
@@ -293,9 +316,17 @@ mod tests {
 
     #[test]
     fn what_is_posted_after_a_pause_is_in_flight_from_then_on() {
-        let idle =
-            Counted { at: RankNs(1), posted: 5, completed: 5, ..Counted::default() };
-        let posted = Counted { at: RankNs(10_000_000_001), posted: 6, ..idle };
+        let idle = Counted {
+            at: RankNs(1),
+            posted: 5,
+            completed: 5,
+            ..Counted::default()
+        };
+        let posted = Counted {
+            at: RankNs(10_000_000_001),
+            posted: 6,
+            ..idle
+        };
         let connection = watched(&[idle, posted]);
         assert_eq!(connection.stalled_s(), None);
     }
@@ -303,9 +334,16 @@ mod tests {
     #[test]
     fn another_that_takes_its_place_starts_over() {
         let mut all = counts(&[(MIB, 10_000); 100]);
-        all.push(Counted { at: RankNs(u64::MAX), posted: 1, ..Counted::default() });
+        all.push(Counted {
+            at: RankNs(u64::MAX),
+            posted: 1,
+            ..Counted::default()
+        });
         let connection = watched(&all);
-        assert_eq!((connection.bandwidth(), connection.stalled_s()), (None, None));
+        assert_eq!(
+            (connection.bandwidth(), connection.stalled_s()),
+            (None, None)
+        );
     }
 
     #[test]

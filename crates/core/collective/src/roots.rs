@@ -54,8 +54,9 @@ impl Communication {
     /// both ends of each flow are compared instead of MinData alone.
     pub fn roots(&self) -> Vec<Root> {
         let fronts = self.fronts();
-        let (lacking, full): (Vec<&LaneHead>, Vec<&LaneHead>) =
-            fronts.iter().partition(|front| !front.wait.missing.is_empty());
+        let (lacking, full): (Vec<&LaneHead>, Vec<&LaneHead>) = fronts
+            .iter()
+            .partition(|front| !front.wait.missing.is_empty());
         let (mut waiting, mut awaited) = (BTreeSet::new(), BTreeSet::new());
         for front in &lacking {
             waiting.extend(&front.wait.entered);
@@ -70,16 +71,18 @@ impl Communication {
             return lacking
                 .iter()
                 .filter(|front| front.wait.entered.iter().any(|it| ranks.contains(it)))
-                .map(|front| {
-                    self.root(HoldUp::DeadlockCycle, culprits.clone(), None, front)
-                })
+                .map(|front| self.root(HoldUp::DeadlockCycle, culprits.clone(), None, front))
                 .collect();
         }
         let mut roots = Vec::new();
         let mut explained: BTreeSet<u32> = BTreeSet::new();
         for front in full {
             // What all have called for may have ended, where only calls are seen.
-            if front.in_it.values().all(|operation| operation.may_have_ended) {
+            if front
+                .in_it
+                .values()
+                .all(|operation| operation.may_have_ended)
+            {
                 continue;
             }
             let found = self.explain(front);
@@ -107,7 +110,10 @@ impl Communication {
                     .map(|rank| self.rank_still_s(*rank))
                     .fold(f64::INFINITY, f64::min);
                 let root = self.root(HoldUp::NotEntered, culprits, None, front);
-                roots.push(Root { still_s: still_s.min(root.still_s), ..root });
+                roots.push(Root {
+                    still_s: still_s.min(root.still_s),
+                    ..root
+                });
             }
         }
         roots
@@ -143,14 +149,17 @@ impl Communication {
                         .iter()
                         .copied()
                         .filter(|rank| {
-                            !in_it.contains_key(rank)
-                                && !self.is_past(*rank, meeting, sequence)
+                            !in_it.contains_key(rank) && !self.is_past(*rank, meeting, sequence)
                         })
                         .collect(),
                     ..Wait::default()
                 };
                 let communicator = lane.communicator;
-                fronts.push(LaneHead { wait: Arc::new(wait), communicator, in_it });
+                fronts.push(LaneHead {
+                    wait: Arc::new(wait),
+                    communicator,
+                    in_it,
+                });
             }
         }
         fronts
@@ -159,11 +168,17 @@ impl Communication {
     /// Whether a rank has ended an operation.
     fn is_past(&self, rank: u32, meeting: MeetingPlace, sequence: u64) -> bool {
         // Who was never looked at cannot be blamed for being elsewhere.
-        let Some(look) = self.ranks.get(&rank) else { return true };
-        let begun = look.begun.get(&meeting).is_some_and(|begun| *begun > sequence);
-        let open = look.open.iter().any(|(other, operation)| {
-            *other == meeting && operation.sequence == sequence
-        });
+        let Some(look) = self.ranks.get(&rank) else {
+            return true;
+        };
+        let begun = look
+            .begun
+            .get(&meeting)
+            .is_some_and(|begun| *begun > sequence);
+        let open = look
+            .open
+            .iter()
+            .any(|(other, operation)| *other == meeting && operation.sequence == sequence);
         begun && !open
     }
 
@@ -186,27 +201,37 @@ impl Communication {
                 let channel = flow.channel;
                 match flow.direction {
                     Direction::Send => {
-                        let link = RankChannel { from: *rank, to: peer, channel };
+                        let link = RankChannel {
+                            from: *rank,
+                            to: peer,
+                            channel,
+                        };
                         links.entry(link).or_default().sender = Some(*flow);
                     }
                     Direction::Receive => {
-                        let link = RankChannel { from: peer, to: *rank, channel };
+                        let link = RankChannel {
+                            from: peer,
+                            to: *rank,
+                            channel,
+                        };
                         links.entry(link).or_default().receiver = Some(*flow);
                     }
                 }
             }
         }
         for (link, ends) in &mut links {
-            let other = if ends.sender.is_none() { link.from } else { link.to };
+            let other = if ends.sender.is_none() {
+                link.from
+            } else {
+                link.to
+            };
             ends.other_ended = self.ranks.contains_key(&other);
         }
         // On a channel a rank sends on what it receives, one transfer behind: it lacks input
         // if it has taken all that arrived and sent all that it could make of it.
         let sent = links
             .iter()
-            .filter_map(|(link, ends)| {
-                Some(((link.from, link.channel), ends.sender?.ready))
-            })
+            .filter_map(|(link, ends)| Some(((link.from, link.channel), ends.sender?.ready)))
             .collect::<BTreeMap<_, _>>();
         let starved = links
             .iter()
@@ -311,9 +336,11 @@ fn cause_of(ends: &LinkEnds, sender_starved: bool) -> Option<HoldUp> {
         FlowState::Complete if arrived < sender.done => Some(HoldUp::ReceiverNotReady),
         FlowState::Complete => (!taking).then_some(HoldUp::GpuNotTaking),
         // A network that buffers takes data nobody has asked for yet.
-        FlowState::NotDelivered if arrived == asked && asked < receiver.total => {
-            Some(if taking { HoldUp::ReceiverNotReady } else { HoldUp::GpuNotTaking })
-        }
+        FlowState::NotDelivered if arrived == asked && asked < receiver.total => Some(if taking {
+            HoldUp::ReceiverNotReady
+        } else {
+            HoldUp::GpuNotTaking
+        }),
         FlowState::NotDelivered => Some(HoldUp::NotDelivered),
         _ if arrived < sender.done => Some(HoldUp::ReceiverNotReady),
         FlowState::NotTransmitted if !taking => Some(HoldUp::GpuNotTaking),

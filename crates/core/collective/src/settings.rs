@@ -26,6 +26,11 @@ impl Default for HangSettings {
     /// NCCL, unless it was told otherwise.
     fn default() -> Self {
         let (quiet_min_s, quiet_ratio) = (1.5, 3.0);
-        Self { quiet_min_s, quiet_ratio, first_quiet_s: 60.0, pause_max_s: 600.0 }
+        Self {
+            quiet_min_s,
+            quiet_ratio,
+            first_quiet_s: 60.0,
+            pause_max_s: 600.0,
+        }
     }
 }

@@ -22,7 +22,13 @@ impl FlowState {
     /// The state that the oldest unfinished transfer is in. Where data waits before the
     /// network and in it, what is in it is older.
     pub fn of(flow: &Flow) -> Self {
-        let Flow { total, ready, transmitted, done, .. } = *flow;
+        let Flow {
+            total,
+            ready,
+            transmitted,
+            done,
+            ..
+        } = *flow;
         if done >= total {
             Self::Complete
         } else if transmitted > done {
@@ -61,9 +67,7 @@ mod tests {
     /// (10,8,5) is both, and its head is in the network.
     #[test]
     fn the_examples_of_the_paper_are_classified() {
-        use FlowState::{
-            Complete, GpuNotReady, NotDelivered, NotStarted, NotTransmitted,
-        };
+        use FlowState::{Complete, GpuNotReady, NotDelivered, NotStarted, NotTransmitted};
         for ((ready, transmitted, done), expected) in [
             ((0, 0, 0), NotStarted),
             ((10, 4, 4), NotTransmitted),

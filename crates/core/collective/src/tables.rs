@@ -20,9 +20,7 @@ impl Collectives {
     pub fn progress(&self) -> Vec<Progress> {
         let mut groups: Vec<&GroupProgress> = self.groups.values().collect();
         // That a group was made is nothing to look at.
-        groups.retain(|group| {
-            !group.last.is_empty() && (group.is_apart() || !group.is_of_init())
-        });
+        groups.retain(|group| !group.last.is_empty() && (group.is_apart() || !group.is_of_init()));
         groups.sort_by_key(|group| (!group.is_apart(), usize::MAX - group.members.len()));
         groups
             .into_iter()
@@ -60,12 +58,17 @@ impl Communication {
     pub fn progress(&self) -> Vec<Progress> {
         let mut open: BTreeMap<u64, BTreeSet<MeetingPlace>> = BTreeMap::new();
         for (meeting, _) in self.ranks.values().flat_map(|look| &look.open) {
-            open.entry(meeting.lane.communicator).or_default().insert(*meeting);
+            open.entry(meeting.lane.communicator)
+                .or_default()
+                .insert(*meeting);
         }
         open.into_iter()
             .take(MAX_GROUPS)
             .map(|(communicator, meetings)| {
-                let members = self.members(OperationLane { communicator, pair: None });
+                let members = self.members(OperationLane {
+                    communicator,
+                    pair: None,
+                });
                 let known = self.communicators.get(&communicator);
                 Progress {
                     group: known.map(|known| known.name.clone()).unwrap_or_default(),
@@ -74,9 +77,11 @@ impl Communication {
                         .iter()
                         .filter(|it| it.lane.pair.is_none())
                         .flat_map(|meeting| {
-                            folded(members.iter().map(|rank| {
-                                (*rank, entered(self.ranks.get(rank), meeting))
-                            }))
+                            folded(
+                                members
+                                    .iter()
+                                    .map(|rank| (*rank, entered(self.ranks.get(rank), meeting))),
+                            )
                         })
                         .take(MAX_ENTERED)
                         .collect(),
@@ -89,9 +94,14 @@ impl Communication {
     fn flows(&self, communicator: u64) -> Vec<FlowProgress> {
         let mut flows: Vec<FlowProgress> = Vec::new();
         for (rank, look) in &self.ranks {
-            let here = look.open.iter().filter(|(_, it)| it.communicator == communicator);
+            let here = look
+                .open
+                .iter()
+                .filter(|(_, it)| it.communicator == communicator);
             for flow in here.flat_map(|(_, operation)| &operation.flows) {
-                let Some(peer) = self.job_rank(communicator, flow.peer) else { continue };
+                let Some(peer) = self.job_rank(communicator, flow.peer) else {
+                    continue;
+                };
                 flows.push(FlowProgress {
                     rank: *rank,
                     peer,
@@ -106,7 +116,13 @@ impl Communication {
         }
         // What is not done comes first, so that the cut takes what is.
         flows.sort_by_key(|flow| {
-            (flow.done == flow.total, flow.rank, flow.channel, flow.peer, flow.direction)
+            (
+                flow.done == flow.total,
+                flow.rank,
+                flow.channel,
+                flow.peer,
+                flow.direction,
+            )
         });
         flows.truncate(MAX_FLOWS);
         flows
@@ -115,7 +131,10 @@ impl Communication {
 
 /// The last operation of a kind that a rank began: number, name, and whether it has ended.
 fn entered(look: Option<&RankLook>, meeting: &MeetingPlace) -> (u64, String, bool) {
-    let number = look.and_then(|look| look.begun.get(meeting)).copied().unwrap_or(0);
+    let number = look
+        .and_then(|look| look.begun.get(meeting))
+        .copied()
+        .unwrap_or(0);
     let is_open = look.is_some_and(|look| {
         look.open.iter().any(|(open, operation)| {
             open == meeting && operation.sequence.saturating_add(1) == number
@@ -137,7 +156,12 @@ fn folded(ranks: impl Iterator<Item = (u32, (u64, String, bool))>) -> Vec<Entere
         .take(MAX_ENTERED)
         .map(|((number, op, left), ranks)| {
             let ranks: Ranks = ranks.into_iter().collect();
-            Entered { number, op, left, ranks }
+            Entered {
+                number,
+                op,
+                left,
+                ranks,
+            }
         })
         .collect()
 }
@@ -145,8 +169,8 @@ fn folded(ranks: impl Iterator<Item = (u32, (u64, String, bool))>) -> Vec<Entere
 #[cfg(test)]
 mod tests {
     use model::{
-        CollectiveIssue, CollectiveOp, Communicator, Direction, Event, Flow, Mark,
-        Operation, RankNs,
+        CollectiveIssue, CollectiveOp, Communicator, Direction, Event, Flow, Mark, Operation,
+        RankNs,
     };
 
     use super::*;
@@ -154,7 +178,8 @@ mod tests {
 
     fn told(progress: &Progress) -> Vec<(u64, &str, bool, String)> {
         let rows = progress.entered.iter();
-        rows.map(|row| (row.number, &*row.op, row.left, row.ranks.to_string())).collect()
+        rows.map(|row| (row.number, &*row.op, row.left, row.ranks.to_string()))
+            .collect()
     }
 
     #[test]
@@ -164,7 +189,15 @@ mod tests {
         job.join(2, "calm", &[0, 1].into());
         let mut mark = |rank, event| {
             let (at, on_loop_thread) = (RankNs(1), true);
-            job.mark(rank, &Mark { at, step: 1, on_loop_thread, event });
+            job.mark(
+                rank,
+                &Mark {
+                    at,
+                    step: 1,
+                    on_loop_thread,
+                    event,
+                },
+            );
         };
         let issue = |group, number| {
             let op = CollectiveOp::ALLREDUCE;
@@ -178,7 +211,9 @@ mod tests {
         }
         mark(2, Event::BackwardEnd);
         let op = CollectiveOp(3).name();
-        let [all, calm] = &job.progress()[..] else { panic!("two groups") };
+        let [all, calm] = &job.progress()[..] else {
+            panic!("two groups")
+        };
         let rows = [
             (46, op, false, "0-1,3".to_owned()),
             (45, op, true, "2".to_owned()),
@@ -193,7 +228,15 @@ mod tests {
         let mut job = Communication::new(HangSettings::default());
         for rank in 0..3 {
             let name = "ring".to_owned();
-            job.join(rank, &Communicator { hash: 7, name, rank, size: 3 });
+            job.join(
+                rank,
+                &Communicator {
+                    hash: 7,
+                    name,
+                    rank,
+                    size: 3,
+                },
+            );
         }
         let flow = |peer, done| Flow {
             channel: 0,
@@ -220,12 +263,20 @@ mod tests {
             };
             job.look(rank, RankNs(9), vec![operation], &[]);
         }
-        let [ring] = &job.progress()[..] else { panic!("one communicator") };
+        let [ring] = &job.progress()[..] else {
+            panic!("one communicator")
+        };
         let op = CollectiveOp::ALLREDUCE.name();
-        let rows = [(5, op, false, "0-1".to_owned()), (0, "", false, "2".to_owned())];
+        let rows = [
+            (5, op, false, "0-1".to_owned()),
+            (0, "", false, "2".to_owned()),
+        ];
         assert_eq!(told(ring), rows);
-        let flows: Vec<_> =
-            ring.flows.iter().map(|it| (it.rank, it.peer, it.done)).collect();
+        let flows: Vec<_> = ring
+            .flows
+            .iter()
+            .map(|it| (it.rank, it.peer, it.done))
+            .collect();
         assert_eq!(flows, [(1, 2, 5), (0, 1, 8)]);
     }
 }

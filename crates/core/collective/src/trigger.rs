@@ -59,7 +59,10 @@ impl OperationClass {
 impl Trigger {
     /// Nothing is usual yet.
     pub fn new(settings: ArrivalSettings) -> Self {
-        Self { settings, classes: BTreeMap::new() }
+        Self {
+            settings,
+            classes: BTreeMap::new(),
+        }
     }
 
     /// Takes an operation that ended; tells if operations like it have become slow. If only its
@@ -88,9 +91,10 @@ impl Trigger {
     /// look, and not yet a word.
     pub fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
         let took_s = now.seconds_since(operation.begun_at);
-        let is_behind = self.classes.get(&class_of(operation)).is_some_and(|class| {
-            class.is_uneven() && took_s > SUSPECT_RATIO * class.siblings_s
-        });
+        let is_behind = self
+            .classes
+            .get(&class_of(operation))
+            .is_some_and(|class| class.is_uneven() && took_s > SUSPECT_RATIO * class.siblings_s);
         is_behind || self.beyond(operation, took_s, SUSPECT_RATIO).is_some()
     }
 
@@ -119,7 +123,11 @@ impl Trigger {
         let took_s = of_channel.into_values().fold(0.0, f64::max);
         let is_slow = took_s * self.settings.bandwidth_ratio > usual_s
             && took_s - usual_s > self.settings.late_min_s;
-        is_slow.then_some(Slowness { took_s, usual_s, of_channels: true })
+        is_slow.then_some(Slowness {
+            took_s,
+            usual_s,
+            of_channels: true,
+        })
     }
 
     fn slow(&self, operation: &Operation, took_s: f64) -> Option<Slowness> {
@@ -132,14 +140,21 @@ impl Trigger {
             return None;
         }
         let usual_s = median(class.usual_s.iter().copied().collect());
-        let slow =
-            took_s > ratio * usual_s && took_s - usual_s > self.settings.late_min_s;
-        slow.then_some(Slowness { took_s, usual_s, of_channels: false })
+        let slow = took_s > ratio * usual_s && took_s - usual_s > self.settings.late_min_s;
+        slow.then_some(Slowness {
+            took_s,
+            usual_s,
+            of_channels: false,
+        })
     }
 }
 
 fn class_of(operation: &Operation) -> (u64, CollectiveOp, u32) {
-    (operation.communicator, operation.op, operation.bytes.checked_ilog2().unwrap_or(0))
+    (
+        operation.communicator,
+        operation.op,
+        operation.bytes.checked_ilog2().unwrap_or(0),
+    )
 }
 
 fn push<T>(last: &mut VecDeque<T>, value: T, most: usize) {
@@ -209,11 +224,17 @@ mod tests {
             let ended = |sequence| trigger.ended(&with_slowest(sequence, took_ms));
             let found: Vec<Option<Slowness>> = (0..9).map(ended).collect();
             let running = with_slowest(9, took_ms);
-            (found, trigger.is_suspect(&running, RankNs(running.begun_at.0 + 50_000_000)))
+            (
+                found,
+                trigger.is_suspect(&running, RankNs(running.begun_at.0 + 50_000_000)),
+            )
         };
         let (slow, is_suspect) = found(75);
         assert_eq!(slow[..2], [None; 2], "twice may be chance");
-        assert!(is_suspect && slow[2..].iter().all(Option::is_some), "{slow:?}");
+        assert!(
+            is_suspect && slow[2..].iter().all(Option::is_some),
+            "{slow:?}"
+        );
         let slow = slow[2].expect("three in a row");
         assert!(slow.of_channels && (slow.took_s / slow.usual_s - 2.5).abs() < 1e-9);
         assert_eq!(found(59), (vec![None; 9], false));

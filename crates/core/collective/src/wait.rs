@@ -93,7 +93,10 @@ fn not_ended(group: &GroupProgress, number: u64, seen: &BTreeSet<u32>) -> Wait {
         .last
         .iter()
         .filter_map(|(rank, last)| {
-            let first = group.under_way.get(rank).filter(|first| first.number == number);
+            let first = group
+                .under_way
+                .get(rank)
+                .filter(|first| first.number == number);
             let last = (last.number == number).then_some(&last.what);
             Some((*rank, first.map(|first| &first.what).or(last)?))
         })
@@ -101,8 +104,11 @@ fn not_ended(group: &GroupProgress, number: u64, seen: &BTreeSet<u32>) -> Wait {
     let unseen = group.members.difference(seen);
     let (what, desyncs) = outvoted(&whats, unseen.clone().count());
     // It cannot end on a rank before all have entered it.
-    let missing =
-        if open.ended.is_empty() { unseen.copied().collect() } else { Vec::new() };
+    let missing = if open.ended.is_empty() {
+        unseen.copied().collect()
+    } else {
+        Vec::new()
+    };
     Wait {
         group: group.name.clone(),
         number,
@@ -138,9 +144,11 @@ pub(crate) fn unmade(group: &GroupProgress) -> Option<Wait> {
 pub(crate) fn issued_alike(group: &GroupProgress) -> Option<Wait> {
     let mut last = group.last.values();
     let first = last.next()?;
-    let are_alike =
-        last.all(|issue| (issue.number, &issue.what) == (first.number, &first.what));
-    let is_of_all = group.members.iter().all(|rank| group.last.contains_key(rank));
+    let are_alike = last.all(|issue| (issue.number, &issue.what) == (first.number, &first.what));
+    let is_of_all = group
+        .members
+        .iter()
+        .all(|rank| group.last.contains_key(rank));
     (is_of_all && are_alike && !group.is_of_init()).then(|| Wait {
         group: group.name.clone(),
         number: first.number,
@@ -154,20 +162,26 @@ pub(crate) fn issued_alike(group: &GroupProgress) -> Option<Wait> {
 /// The first collective of late that ranks disagree on, whoever has gone on since: gloo lets
 /// those pass whose tensors are smaller.
 fn disagreement(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
-    let (number, said) = group.recent.iter().find(|(_, said)| !said.others.is_empty())?;
-    let others: BTreeMap<u32, &CollectiveSignature> =
-        said.others.iter().map(|(rank, what)| (*rank, what)).collect();
+    let (number, said) = group
+        .recent
+        .iter()
+        .find(|(_, said)| !said.others.is_empty())?;
+    let others: BTreeMap<u32, &CollectiveSignature> = said
+        .others
+        .iter()
+        .map(|(rank, what)| (*rank, what))
+        .collect();
     let whats: Vec<(u32, &CollectiveSignature)> = group
         .last
         .iter()
         .filter(|(_, last)| last.number >= *number)
         .map(|(rank, _)| (*rank, *others.get(rank).unwrap_or(&&said.first)))
         .collect();
-    let (what, desyncs) =
-        outvoted(&whats, group.members.len().saturating_sub(whats.len()));
+    let (what, desyncs) = outvoted(&whats, group.members.len().saturating_sub(whats.len()));
     let what = what?;
-    let is_decided =
-        desyncs.iter().all(|it| (it.op, &it.detail) != (what.op, &what.detail()));
+    let is_decided = desyncs
+        .iter()
+        .all(|it| (it.op, &it.detail) != (what.op, &what.detail()));
     // Who has not come yet may say which of them is right, and may be who is waited for.
     let some_are_late = group
         .last
@@ -201,14 +215,23 @@ fn outvoted<'a>(
     let Some((most, count)) = votes.iter().max_by_key(|(_, count)| **count) else {
         return (None, Vec::new());
     };
-    let next =
-        votes.iter().filter(|(what, _)| *what != most).map(|(_, count)| count).max();
-    let Some(next) = next else { return (Some(*most), Vec::new()) };
+    let next = votes
+        .iter()
+        .filter(|(what, _)| *what != most)
+        .map(|(_, count)| count)
+        .max();
+    let Some(next) = next else {
+        return (Some(*most), Vec::new());
+    };
     let is_decided = *count > next + unknown;
     let desyncs = said
         .iter()
         .filter(|(_, what)| !is_decided || what != most)
-        .map(|(rank, what)| Desync { rank: *rank, op: what.op, detail: what.detail() })
+        .map(|(rank, what)| Desync {
+            rank: *rank,
+            op: what.op,
+            detail: what.detail(),
+        })
         .collect();
     (Some(*most), desyncs)
 }
@@ -222,7 +245,12 @@ pub(crate) fn deadlock_cycle(waits: &[&Wait]) -> BTreeSet<u32> {
     let mut entered: Vec<usize> = waits.iter().map(|wait| wait.entered.len()).collect();
     let mut missing: Vec<usize> = waits
         .iter()
-        .map(|wait| wait.missing.iter().filter(|rank| left.contains(rank)).count())
+        .map(|wait| {
+            wait.missing
+                .iter()
+                .filter(|rank| left.contains(rank))
+                .count()
+        })
         .collect();
     // For each rank the waits it is in, and those that wait for it.
     let mut is_in: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -240,8 +268,8 @@ pub(crate) fn deadlock_cycle(waits: &[&Wait]) -> BTreeSet<u32> {
     while let Some(rank) = to_look_at.pop() {
         let inside = is_in.get(&rank).unwrap_or(&none);
         let awaiting = awaited.get(&rank).unwrap_or(&none);
-        let stays = inside.iter().any(|at| missing[*at] > 0)
-            && awaiting.iter().any(|at| entered[*at] > 0);
+        let stays =
+            inside.iter().any(|at| missing[*at] > 0) && awaiting.iter().any(|at| entered[*at] > 0);
         if stays || !left.remove(&rank) {
             continue;
         }

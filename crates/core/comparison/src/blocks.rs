@@ -58,7 +58,11 @@ impl Run {
             }
             samples.push(block);
         }
-        Self { ranks: series.ranks().to_vec(), blocks: divide(&samples), verdict }
+        Self {
+            ranks: series.ranks().to_vec(),
+            blocks: divide(&samples),
+            verdict,
+        }
     }
 
     /// The run a verdict is about: its windows count, and lags of ranks are not known.
@@ -69,7 +73,10 @@ impl Run {
             // The verdict is read from a file, which may say anything.
             if window.steps == 0
                 || !(0.0..=LONGEST_S).contains(&window.step_s)
-                || !window.shares.iter().all(|it| (0.0..=LARGEST_SHARE).contains(it))
+                || !window
+                    .shares
+                    .iter()
+                    .all(|it| (0.0..=LARGEST_SHARE).contains(it))
             {
                 continue;
             }
@@ -80,7 +87,11 @@ impl Run {
             samples.entry(window.first_step).or_default().absorb(&block);
         }
         let samples: Vec<StepBlock> = samples.into_values().collect();
-        Self { verdict, ranks: Vec::new(), blocks: divide(&samples) }
+        Self {
+            verdict,
+            ranks: Vec::new(),
+            blocks: divide(&samples),
+        }
     }
 
     /// Mean exposed seconds of a step, block by block.
@@ -90,28 +101,49 @@ impl Run {
 
     /// Mean exposed seconds of a stage in a step, block by block.
     pub(crate) fn stage_s(&self, stage: &str) -> Vec<f64> {
-        let at = self.verdict.stages.iter().position(|known| known.name == stage);
-        self.each(|block| at.and_then(|at| block.stage_s.get(at)).copied().unwrap_or(0.0))
+        let at = self
+            .verdict
+            .stages
+            .iter()
+            .position(|known| known.name == stage);
+        self.each(|block| {
+            at.and_then(|at| block.stage_s.get(at))
+                .copied()
+                .unwrap_or(0.0)
+        })
     }
 
     /// Mean lag of a rank at the end of a stage, block by block.
     pub(crate) fn lag_s(&self, stage: &str, rank: u32) -> Vec<f64> {
-        let at = self.verdict.stages.iter().position(|known| known.name == stage);
+        let at = self
+            .verdict
+            .stages
+            .iter()
+            .position(|known| known.name == stage);
         let rank = self.ranks.binary_search(&rank).ok();
         self.each(|block| {
             let lags = at.and_then(|at| block.lag_s.get(at));
-            rank.and_then(|rank| lags?.get(rank)).copied().unwrap_or(0.0)
+            rank.and_then(|rank| lags?.get(rank))
+                .copied()
+                .unwrap_or(0.0)
         })
     }
 
     fn each(&self, sum: impl Fn(&StepBlock) -> f64) -> Vec<f64> {
-        self.blocks.iter().map(|block| sum(block) / block.steps as f64).collect()
+        self.blocks
+            .iter()
+            .map(|block| sum(block) / block.steps as f64)
+            .collect()
     }
 }
 
 impl StepBlock {
     fn new(steps: u64, stages: usize) -> Self {
-        Self { steps, stage_s: vec![0.0; stages], lag_s: vec![Vec::new(); stages] }
+        Self {
+            steps,
+            stage_s: vec![0.0; stages],
+            lag_s: vec![Vec::new(); stages],
+        }
     }
 
     fn absorb(&mut self, other: &Self) {
@@ -127,7 +159,9 @@ impl StepBlock {
 
 fn add(sums: &mut Vec<f64>, values: &[f64]) {
     sums.resize(values.len().max(sums.len()), 0.0);
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    sums.iter_mut()
+        .zip(values)
+        .for_each(|(sum, value)| *sum += value);
 }
 
 /// Joins neighbours until there are few enough.

@@ -61,8 +61,13 @@ fn likeness(samples: &[&[f64]]) -> f64 {
 /// # Source
 /// Abramowitz and Stegun, Handbook of Mathematical Functions, 1964, 26.2.17.
 fn beyond(z: f64) -> f64 {
-    const B: [f64; 5] =
-        [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
+    const B: [f64; 5] = [
+        0.319_381_530,
+        -0.356_563_782,
+        1.781_477_937,
+        -1.821_255_978,
+        1.330_274_429,
+    ];
     let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
     let series = B.iter().rev().fold(0.0, |sum, b| (sum + b) * t);
     let tail = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt() * series;
@@ -74,8 +79,10 @@ fn beyond(z: f64) -> f64 {
 /// # Source
 /// Hodges and Lehmann, Estimates of Location Based on Rank Tests, 1963.
 pub(crate) fn shift(a: &[f64], b: &[f64]) -> f64 {
-    let mut differences: Vec<f64> =
-        b.iter().flat_map(|b| a.iter().map(move |a| b - a)).collect();
+    let mut differences: Vec<f64> = b
+        .iter()
+        .flat_map(|b| a.iter().map(move |a| b - a))
+        .collect();
     model::median(&mut differences).unwrap_or(0.0)
 }
 
@@ -94,10 +101,14 @@ mod tests {
                 .filter(|(x, y)| of_b(*x) && !of_b(*y) && values[*x] > values[*y])
                 .count()
         };
-        let divisions: Vec<u32> =
-            (0..1 << 14).filter(|chosen: &u32| chosen.count_ones() == 7).collect();
+        let divisions: Vec<u32> = (0..1 << 14)
+            .filter(|chosen: &u32| chosen.count_ones() == 7)
+            .collect();
         let observed = wins(0b11_1111_1000_0000);
-        let as_far = divisions.iter().filter(|chosen| wins(**chosen) >= observed).count();
+        let as_far = divisions
+            .iter()
+            .filter(|chosen| wins(**chosen) >= observed)
+            .count();
         as_far as f64 / divisions.len() as f64
     }
 
@@ -133,9 +144,12 @@ mod tests {
 
     #[test]
     fn the_normal_tail_is_as_the_tables_have_it() {
-        for (z, tail) in
-            [(0.0, 0.5), (1.959_964, 0.025), (3.0, 0.001_349_9), (-1.0, 0.841_344_7)]
-        {
+        for (z, tail) in [
+            (0.0, 0.5),
+            (1.959_964, 0.025),
+            (3.0, 0.001_349_9),
+            (-1.0, 0.841_344_7),
+        ] {
             assert!((beyond(z) - tail).abs() < 1e-6, "{z}");
         }
     }

@@ -155,7 +155,9 @@ pub struct IncidentChange {
 /// alike, Hodges and Lehmann's shift. How often it errs: docs/compare.md.
 pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
     let incidents = incidents(&a.verdict, &b.verdict);
-    let hangs = incidents.iter().any(|one| one.is_new && one.kind == IncidentKind::Hang);
+    let hangs = incidents
+        .iter()
+        .any(|one| one.is_new && one.kind == IncidentKind::Hang);
     let mut comparison = Comparison {
         schema: SCHEMA.to_owned(),
         a: Compared::of(a),
@@ -172,8 +174,11 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
     if a.blocks.len().min(b.blocks.len()) < MIN_BLOCKS {
         return comparison;
     }
-    let least =
-        Least { step_s: middle(&a.steps_s()), share: min_change_share, chance: CHANCE };
+    let least = Least {
+        step_s: middle(&a.steps_s()),
+        share: min_change_share,
+        chance: CHANCE,
+    };
     let step = least.change(&a.steps_s(), &b.steps_s());
     comparison.outcome = step.outcome;
     let looks_slower = step.chance.is_some() && step.change_s > 0.0;
@@ -181,8 +186,7 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
         .incidents
         .iter()
         .any(|incident| incident.is_new && incident.severity > Severity::Info);
-    comparison.regression |=
-        step.outcome == Outcome::Slower || looks_slower && is_held_back;
+    comparison.regression |= step.outcome == Outcome::Slower || looks_slower && is_held_back;
     comparison.step = Some(step);
 
     let stages = stages(&a.verdict, &b.verdict);
@@ -193,13 +197,21 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
     }
     let ranks: BTreeSet<u32> = a.ranks.iter().chain(&b.ranks).copied().collect();
     let part = least.of(ranks.len());
-    for changed in comparison.stages.iter().filter(|stage| stage.change.is_sure()) {
+    for changed in comparison
+        .stages
+        .iter()
+        .filter(|stage| stage.change.is_sure())
+    {
         let stage = &changed.stage;
         let mut moved = Vec::new();
         for rank in ranks.iter().copied() {
             let change = part.change(&a.lag_s(stage, rank), &b.lag_s(stage, rank));
             if change.is_sure() {
-                moved.push(RankChange { rank, stage: stage.clone(), change });
+                moved.push(RankChange {
+                    rank,
+                    stage: stage.clone(),
+                    change,
+                });
             }
         }
         // What most ranks do is nobody's own.
@@ -208,7 +220,11 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
         }
     }
     comparison.ranks.sort_by(|one, other| {
-        other.change.change_s.abs().total_cmp(&one.change.change_s.abs())
+        other
+            .change
+            .change_s
+            .abs()
+            .total_cmp(&one.change.change_s.abs())
     });
     comparison.ranks.truncate(TOLD);
     comparison.functions = functions(a, b, step, least.step_s * least.share * PART);
@@ -229,7 +245,11 @@ struct Least {
 impl Least {
     /// The same for one of `count` parts of a step, of which any may change by chance.
     fn of(self, count: usize) -> Self {
-        Self { share: self.share * PART, chance: CHANCE / count.max(1) as f64, ..self }
+        Self {
+            share: self.share * PART,
+            chance: CHANCE / count.max(1) as f64,
+            ..self
+        }
     }
 
     fn change(self, a: &[f64], b: &[f64]) -> Change {
@@ -297,8 +317,17 @@ fn stages(a: &Verdict, b: &Verdict) -> Vec<String> {
 /// What makes an incident the same in another run. Numbers of collectives and steps differ.
 fn cause(incident: &Incident) -> impl PartialEq {
     let subject = &incident.subject;
-    let names = [&subject.stage, &subject.flow, &subject.block, &subject.function];
-    (incident.kind, subject.ranks.clone(), names.map(Clone::clone))
+    let names = [
+        &subject.stage,
+        &subject.flow,
+        &subject.block,
+        &subject.function,
+    ];
+    (
+        incident.kind,
+        subject.ranks.clone(),
+        names.map(Clone::clone),
+    )
 }
 
 fn incidents(a: &Verdict, b: &Verdict) -> Vec<IncidentChange> {
@@ -326,20 +355,30 @@ fn functions(a: &Run, b: &Run, step: Change, least_s: f64) -> Vec<FunctionChange
     let mut changes = Vec::new();
     for function in &in_b.functions {
         // One that is not listed costs little there; how little is not known.
-        let same = in_a.functions.iter().find(|other| {
-            (&other.name, &other.callers) == (&function.name, &function.callers)
-        });
+        let same = in_a
+            .functions
+            .iter()
+            .find(|other| (&other.name, &other.callers) == (&function.name, &function.callers));
         let Some(same) = same else { continue };
-        if [same, function].iter().any(|one| !(0.0..=1.0).contains(&one.beta)) {
+        if [same, function]
+            .iter()
+            .any(|one| !(0.0..=1.0).contains(&one.beta))
+        {
             continue;
         }
         let (a_s, b_s) = (same.beta * step.a_s, function.beta * step.b_s);
         if (b_s - a_s).abs() > least_s {
-            changes.push(FunctionChange { function: function.name.clone(), a_s, b_s });
+            changes.push(FunctionChange {
+                function: function.name.clone(),
+                a_s,
+                b_s,
+            });
         }
     }
     changes.sort_by(|one, other| {
-        (other.b_s - other.a_s).abs().total_cmp(&(one.b_s - one.a_s).abs())
+        (other.b_s - other.a_s)
+            .abs()
+            .total_cmp(&(one.b_s - one.a_s).abs())
     });
     changes.truncate(TOLD);
     changes
@@ -349,7 +388,9 @@ fn notes(a: &Run, b: &Run) -> Vec<ComparisonNote> {
     let mut notes = Vec::new();
     let (in_a, in_b) = (&a.verdict.job, &b.verdict.job);
     if in_a.ranks != in_b.ranks {
-        notes.push(ComparisonNote::OtherRanks { ranks: [in_a.ranks, in_b.ranks] });
+        notes.push(ComparisonNote::OtherRanks {
+            ranks: [in_a.ranks, in_b.ranks],
+        });
     }
     if in_a.cut != in_b.cut {
         let cuts = [in_a.cut.clone(), in_b.cut.clone()];
@@ -366,7 +407,10 @@ fn notes(a: &Run, b: &Run) -> Vec<ComparisonNote> {
             });
         }
         if records > 0 {
-            notes.push(ComparisonNote::LostRecords { run: which, records });
+            notes.push(ComparisonNote::LostRecords {
+                run: which,
+                records,
+            });
         }
     }
     notes

@@ -10,6 +10,6 @@ mod compare;
 
 pub use blocks::Run;
 pub use compare::{
-    Change, Compared, Comparison, FunctionChange, IncidentChange, MIN_CHANGE_SHARE,
-    Outcome, RankChange, SCHEMA, StageChange, compare,
+    Change, Compared, Comparison, FunctionChange, IncidentChange, MIN_CHANGE_SHARE, Outcome,
+    RankChange, SCHEMA, StageChange, compare,
 };

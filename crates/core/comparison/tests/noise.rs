@@ -79,8 +79,13 @@ enum Noise {
     Runs,
 }
 
-const NOISES: [Noise; 5] =
-    [Noise::Steps, Noise::Spikes, Noise::Spells, Noise::LongSpells, Noise::Runs];
+const NOISES: [Noise; 5] = [
+    Noise::Steps,
+    Noise::Spikes,
+    Noise::Spells,
+    Noise::LongSpells,
+    Noise::Runs,
+];
 
 /// Steps of a run whose data wait takes `more` of a step longer.
 fn noisy(noise: Noise, steps: usize, more: f64, random: &mut SmallRng) -> Run {
@@ -91,7 +96,11 @@ fn noisy(noise: Noise, steps: usize, more: f64, random: &mut SmallRng) -> Run {
         Noise::LongSpells => (0.03, 0.995),
         _ => (0.05, 0.0),
     };
-    let all = if matches!(noise, Noise::Runs) { 0.01 * normal() } else { 0.0 };
+    let all = if matches!(noise, Noise::Runs) {
+        0.01 * normal()
+    } else {
+        0.0
+    };
     let mut now = own * normal();
     let fresh = f64::sqrt(1.0 - memory * memory);
     let factors: Vec<f64> = (0..steps)
@@ -106,8 +115,7 @@ fn noisy(noise: Noise, steps: usize, more: f64, random: &mut SmallRng) -> Run {
             let hit = matches!(noise, Noise::Spikes) && random.random_bool(0.05);
             let factor = if hit { factor * 3.0 } else { factor };
             let jitter = Normal::new(1.0, 0.02).expect("a deviation");
-            let mut parts =
-                PARTS_S.map(|part: f64| part * factor * jitter.sample(random));
+            let mut parts = PARTS_S.map(|part: f64| part * factor * jitter.sample(random));
             parts[0] += 0.1 * more * factor;
             parts
         })
@@ -127,9 +135,8 @@ fn count(noise: Noise, steps: usize, more: f64, pairs: u64) -> (u64, u64) {
         if found.outcome == Outcome::Slower {
             slower += 1;
             let sure = found.stages.iter().filter(|stage| stage.change.is_sure());
-            let most = sure.max_by(|one, other| {
-                one.change.change_s.total_cmp(&other.change.change_s)
-            });
+            let most =
+                sure.max_by(|one, other| one.change.change_s.total_cmp(&other.change.change_s));
             named += u64::from(most.is_some_and(|stage| stage.stage == STAGES[0]));
         }
     }
@@ -144,7 +151,10 @@ fn equal_runs_are_hardly_ever_called_slower() {
             eprintln!("{noise:?}, {steps} steps: {slower} of 400 equal pairs are slower");
             // A run that is shorter than a spell lies in or beside it: that is a change.
             let is_short = matches!(noise, Noise::LongSpells) && steps < 1000;
-            assert!(is_short || slower <= 4, "{noise:?}, {steps} steps: {slower} of 400");
+            assert!(
+                is_short || slower <= 4,
+                "{noise:?}, {steps} steps: {slower} of 400"
+            );
         }
     }
 }

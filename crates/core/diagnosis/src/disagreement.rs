@@ -26,7 +26,9 @@ pub fn disagreements(finding: &Finding) -> Vec<Disagreement> {
         // Of all that say the same, the one to trust most speaks.
         let mut said: BTreeMap<Position, (Trust, Method)> = BTreeMap::new();
         for fact in &finding.facts {
-            let Some((trust, position)) = answer(finding, fact) else { continue };
+            let Some((trust, position)) = answer(finding, fact) else {
+                continue;
+            };
             let method = fact.what.method();
             let known = said.entry(position).or_insert((trust, method));
             *known = (*known).min((trust, method));
@@ -40,8 +42,14 @@ pub fn disagreements(finding: &Finding) -> Vec<Disagreement> {
         if said.iter().all(|(_, method, _)| *method == first) {
             return None;
         }
-        let answers = said.into_iter().map(|(_, method, position)| (method, position));
-        Some(Disagreement { about, answers: answers.collect(), trust })
+        let answers = said
+            .into_iter()
+            .map(|(_, method, position)| (method, position));
+        Some(Disagreement {
+            about,
+            answers: answers.collect(),
+            trust,
+        })
     });
     found.collect()
 }
@@ -57,7 +65,11 @@ fn ranks(finding: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
         Method::Pattern => Trust::TimeSpent,
     };
     let subject = &finding.subject.ranks;
-    let named = if fact.ranks.is_empty() { subject } else { &fact.ranks };
+    let named = if fact.ranks.is_empty() {
+        subject
+    } else {
+        &fact.ranks
+    };
     // The rank whose link it is, of a link's two ends.
     let is_part = named != subject && named.iter().all(|rank| subject.contains(rank));
     if method == Method::Pattern && is_part {
@@ -77,7 +89,9 @@ fn stage(finding: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
     let of_finding = of_finding.filter(|_| method == Method::Frontier);
     let named = fact.stage.as_ref().or(of_finding)?;
     // Of another rank it is another question.
-    fact.ranks.is_empty().then(|| (trust, Position::Stage(named.clone())))
+    fact.ranks
+        .is_empty()
+        .then(|| (trust, Position::Stage(named.clone())))
 }
 
 fn cause(_: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
@@ -95,9 +109,9 @@ fn cause(_: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
 #[cfg(test)]
 mod tests {
     use model::{
-        Claim, CollectiveOp, CoresBusy, Device, During, Failure, FunctionClass,
-        FunctionFault, HoldUp, Label, LateIn, NetworkFault, Observation, Origin,
-        Slowness, StageAccount, StepSpan, Straggler, Subject, Unlike, Wait,
+        Claim, CollectiveOp, CoresBusy, Device, During, Failure, FunctionClass, FunctionFault,
+        HoldUp, Label, LateIn, NetworkFault, Observation, Origin, Slowness, StageAccount, StepSpan,
+        Straggler, Subject, Unlike, Wait,
     };
     use proptest::prelude::*;
 
@@ -109,7 +123,11 @@ mod tests {
         let claim = Claim::UnknownRank {
             stage: BACKWARD.to_owned(),
             stage_share: 0.5,
-            steps: StepSpan { first: 0, last: 0, open: false },
+            steps: StepSpan {
+                first: 0,
+                last: 0,
+                open: false,
+            },
         };
         Finding {
             subject: Subject {
@@ -123,7 +141,10 @@ mod tests {
     }
 
     fn of(ranks: &[u32], what: Observation) -> Fact {
-        Fact { ranks: ranks.to_vec(), ..Fact::from(what) }
+        Fact {
+            ranks: ranks.to_vec(),
+            ..Fact::from(what)
+        }
     }
 
     fn own_work() -> Observation {
@@ -179,7 +200,11 @@ mod tests {
             either: false,
             channels: Vec::new(),
             wait: Wait::default(),
-            slow: Slowness { took_s: 0.2, usual_s: 0.1, of_channels: false },
+            slow: Slowness {
+                took_s: 0.2,
+                usual_s: 0.1,
+                of_channels: false,
+            },
             blamed_share: 1.0,
             cost_s: 1.0,
         }))
@@ -202,8 +227,16 @@ mod tests {
 
     fn slow_link() -> Observation {
         let (peer, bytes_per_s, usual_bytes_per_s) = ("10.0.0.2".to_owned(), 1, 4);
-        let fault = NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s };
-        Observation::Network { rank: 1, fault, peer: None }
+        let fault = NetworkFault::SlowerLink {
+            peer,
+            bytes_per_s,
+            usual_bytes_per_s,
+        };
+        Observation::Network {
+            rank: 1,
+            fault,
+            peer: None,
+        }
     }
 
     fn no_core() -> Observation {
@@ -224,8 +257,15 @@ mod tests {
         ];
         let (about, trust) = (Question::Ranks, Trust::Counters);
         assert_eq!(
-            disagreements(&finding(&[1], vec![of(&[2], own_work()), of(&[], failure())])),
-            [Disagreement { about, answers, trust }]
+            disagreements(&finding(
+                &[1],
+                vec![of(&[2], own_work()), of(&[], failure())]
+            )),
+            [Disagreement {
+                about,
+                answers,
+                trust
+            }]
         );
     }
 
@@ -238,9 +278,15 @@ mod tests {
             disagreements(&finding(&[1], all))[0].answers[0].1.clone()
         };
         assert_eq!(first(&[&link, &code]), Position::Cause(Cause::Code));
-        assert_eq!(first(&[&link, &code, &cores]), Position::Cause(Cause::Cores));
+        assert_eq!(
+            first(&[&link, &code, &cores]),
+            Position::Cause(Cause::Cores)
+        );
         // What is said of another rank's time is no word on this one's.
-        let of_other = Fact { ranks: vec![2], ..code.clone() };
+        let of_other = Fact {
+            ranks: vec![2],
+            ..code.clone()
+        };
         let found = disagreements(&finding(&[1], vec![of_other, cores.clone()]));
         assert!(found.iter().all(|found| found.about == Question::Ranks));
         // Two things that hosts saw are two things, and no two methods.

@@ -20,9 +20,8 @@ pub fn fuse(
             Apply::Merge(merge) => merge_all(&mut findings, merge, witnesses),
             Apply::Drop(is_nothing) => {
                 let before = findings.clone();
-                findings.retain(|finding| {
-                    finding.is_fused || !is_nothing(finding, &before, witnesses)
-                });
+                findings
+                    .retain(|finding| finding.is_fused || !is_nothing(finding, &before, witnesses));
             }
             Apply::Ask(ask) => {
                 for finding in findings.iter_mut().filter(|finding| !finding.is_fused) {
@@ -52,11 +51,14 @@ fn merge_all(findings: &mut Vec<Finding>, merge: &Merge, witnesses: &dyn Witness
     let before = findings.clone();
     let mut slots: Vec<Option<Finding>> = findings.drain(..).map(Some).collect();
     for at in 0..slots.len() {
-        let Some(new) = slots[at].as_ref().filter(|new| judged(new)) else { continue };
+        let Some(new) = slots[at].as_ref().filter(|new| judged(new)) else {
+            continue;
+        };
         let is_same = |known: &Finding| (merge.same)(known, new, &before, witnesses);
-        let same = slots.iter().enumerate().filter(|(known_at, known)| {
-            *known_at != at && known.as_ref().is_some_and(is_same)
-        });
+        let same = slots
+            .iter()
+            .enumerate()
+            .filter(|(known_at, known)| *known_at != at && known.as_ref().is_some_and(is_same));
         let same: Vec<usize> = same.map(|(known_at, _)| known_at).collect();
         let taken = if merge.takes_all { same.len() } else { 1 };
         for known_at in same.into_iter().take(taken) {

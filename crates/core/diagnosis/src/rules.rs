@@ -1,8 +1,8 @@
 //! The rules. Their order is the policy: each sees what those before it left.
 
 use model::{
-    Action, Cause, Claim, Fact, Finding, FunctionFault, IncidentKind, Method,
-    Observation, Origin, StageId, StepPlace, is_garbage_collection,
+    Action, Cause, Claim, Fact, Finding, FunctionFault, IncidentKind, Method, Observation, Origin,
+    StageId, StepPlace, is_garbage_collection,
 };
 
 use crate::{OwnBlocks, SlowLink, Witnesses};
@@ -20,8 +20,12 @@ const WAITED_SHARE: f64 = 0.25;
 const EXPLAINED_SHARE: f64 = 0.5;
 /// Stages in which a rank may wait for others' blocks, and no collective shows it: those up to its
 /// optimizer.
-const MAY_WAIT_IN: [StageId; 4] =
-    [StageId::FORWARD, StageId::BACKWARD, StageId::CALLBACKS, StageId::OTHER];
+const MAY_WAIT_IN: [StageId; 4] = [
+    StageId::FORWARD,
+    StageId::BACKWARD,
+    StageId::CALLBACKS,
+    StageId::OTHER,
+];
 
 /// One rule: a row of the table in docs/math/fusion.md.
 #[derive(Debug)]
@@ -96,9 +100,7 @@ pub const RULES: [FusionRule; 17] = [
         source: "ours",
         apply: Apply::Merge(Merge {
             of: |new, _| new.origin == Origin::Arrivals,
-            same: |known, late, _, _| {
-                known.origin < late.origin && has_same_ranks(known, late)
-            },
+            same: |known, late, _, _| known.origin < late.origin && has_same_ranks(known, late),
             keeps: Kept::Known,
             takes_all: false,
             give: |known, late, _| known.facts.extend(late.facts),
@@ -233,7 +235,9 @@ pub const RULES: [FusionRule; 17] = [
         source: "MegaTrace (2026)",
         apply: Apply::Ask(|finding, witnesses| {
             if finding.origin == Origin::Hang {
-                finding.facts.extend(witnesses.halts(&finding.subject.ranks));
+                finding
+                    .facts
+                    .extend(witnesses.halts(&finding.subject.ranks));
             }
         }),
     },
@@ -245,8 +249,7 @@ pub const RULES: [FusionRule; 17] = [
         apply: Apply::Drop(|finding, all, _| {
             finding.origin == Origin::Flows
                 && all.iter().any(|hang| {
-                    hang.origin == Origin::Hang
-                        && hang.subject.ranks == finding.subject.ranks
+                    hang.origin == Origin::Hang && hang.subject.ranks == finding.subject.ranks
                 })
         }),
     },
@@ -312,7 +315,11 @@ pub const RULES: [FusionRule; 17] = [
             takes_all: false,
             give: |slower, blocks, _| {
                 let (claim, cost_s) = (Box::new(blocks.claim), blocks.cost.exposed_s);
-                let explained = Observation::Explains { claim, by: None, cost_s };
+                let explained = Observation::Explains {
+                    claim,
+                    by: None,
+                    cost_s,
+                };
                 slower.facts.push(explained.into());
                 slower.facts.extend(blocks.facts);
             },
@@ -338,12 +345,15 @@ fn meet(one: &Finding, other: &Finding) -> bool {
 
 /// Whether a step is one of a finding's, or beside one.
 fn meets(finding: &Finding, step: u64) -> bool {
-    (finding.first_step.saturating_sub(1)..=finding.last_step.saturating_add(1))
-        .contains(&step)
+    (finding.first_step.saturating_sub(1)..=finding.last_step.saturating_add(1)).contains(&step)
 }
 
 fn share_ranks(one: &Finding, other: &Finding) -> bool {
-    other.subject.ranks.iter().any(|rank| one.subject.ranks.contains(rank))
+    other
+        .subject
+        .ranks
+        .iter()
+        .any(|rank| one.subject.ranks.contains(rank))
 }
 
 fn has_same_ranks(one: &Finding, other: &Finding) -> bool {
@@ -384,12 +394,10 @@ fn is_little(fault: &FunctionFault, witnesses: &dyn Witnesses) -> bool {
         && fault.excess_share < witnesses.common_share_min()
 }
 
-fn may_be_of_function(
-    known: &Finding,
-    function: &Finding,
-    witnesses: &dyn Witnesses,
-) -> bool {
-    let Some(fault) = fault(function) else { return false };
+fn may_be_of_function(known: &Finding, function: &Finding, witnesses: &dyn Witnesses) -> bool {
+    let Some(fault) = fault(function) else {
+        return false;
+    };
     known.origin < Origin::Profile
         && known.subject.function.is_none()
         && is_in_profile(known, witnesses)
@@ -399,7 +407,11 @@ fn may_be_of_function(
 
 fn take_function(known: &mut Finding, function: Finding, _: &dyn Witnesses) {
     let are_others = known.subject.ranks != function.subject.ranks;
-    let ranks = if are_others { function.subject.ranks } else { Vec::new() };
+    let ranks = if are_others {
+        function.subject.ranks
+    } else {
+        Vec::new()
+    };
     let claim = &known.claim;
     let facts = function.facts.into_iter().map(|fact| Fact {
         // A stage that the headline names needs no second word.
@@ -412,11 +424,7 @@ fn take_function(known: &mut Finding, function: Finding, _: &dyn Witnesses) {
     known.actions = function.actions;
 }
 
-fn is_function_alone(
-    finding: &Finding,
-    all: &[Finding],
-    witnesses: &dyn Witnesses,
-) -> bool {
+fn is_function_alone(finding: &Finding, all: &[Finding], witnesses: &dyn Witnesses) -> bool {
     let Some(fault) = fault(finding).filter(|_| finding.origin == Origin::Profile) else {
         return false;
     };
@@ -428,9 +436,7 @@ fn is_function_alone(
     is_little(fault, witnesses)
         || witnesses.profile_window().is_some()
             && fault.unexpected.is_empty()
-            && (!fault.ranks.is_empty()
-                || !is_garbage_collection(&fault.name)
-                || is_explained())
+            && (!fault.ranks.is_empty() || !is_garbage_collection(&fault.name) || is_explained())
 }
 
 fn ask_profile(finding: &mut Finding, witnesses: &dyn Witnesses) {
@@ -451,11 +457,12 @@ fn ask_hosts(finding: &mut Finding, witnesses: &dyn Witnesses) {
         return;
     }
     let is_seen = finding.is_seen_by(Method::Host);
-    let (found, actions): (Vec<_>, Vec<_>) =
-        witnesses.hosts(finding, is_seen).into_iter().unzip();
+    let (found, actions): (Vec<_>, Vec<_>) = witnesses.hosts(finding, is_seen).into_iter().unzip();
     let has_cores = found.iter().any(|what| what.cause() == Some(Cause::Cores));
     finding.facts.extend(found.into_iter().map(Fact::from));
-    let Some(action) = actions.into_iter().flatten().next() else { return };
+    let Some(action) = actions.into_iter().flatten().next() else {
+        return;
+    };
     let has_function = finding.subject.function.is_some();
     if has_cores && has_function {
         // Whatever it does there takes longer for it.
@@ -469,7 +476,9 @@ fn ask_hosts(finding: &mut Finding, witnesses: &dyn Witnesses) {
 }
 
 fn is_of_blocks(slower: &Finding, all: &[Finding]) -> bool {
-    let blocks = all.iter().filter(|it| it.origin == Origin::Blocks && meet(it, slower));
+    let blocks = all
+        .iter()
+        .filter(|it| it.origin == Origin::Blocks && meet(it, slower));
     let explained_s: f64 = blocks.map(|it| it.cost.exposed_s).sum();
     slower.cost.exposed_s <= SEEN_MORE_RATIO * explained_s
 }
@@ -503,7 +512,10 @@ fn judged(finding: &Finding, witnesses: &dyn Witnesses) -> Option<(f64, OwnBlock
     let steps = finding.first_step..=finding.last_step.saturating_add(1);
     let ranks = &finding.subject.ranks;
     let blocks = witnesses.own_blocks(ranks, &steps)?;
-    Some(((blocks.own_s - blocks.copies_s) / (late_s * ranks.len() as f64), blocks))
+    Some((
+        (blocks.own_s - blocks.copies_s) / (late_s * ranks.len() as f64),
+        blocks,
+    ))
 }
 
 /// Whether ranks worked no longer in their blocks than their copies did.
@@ -519,7 +531,9 @@ fn is_waited_for(cause: &Finding, wait: &Finding, witnesses: &dyn Witnesses) -> 
     {
         return false;
     }
-    let Some((_, blocks)) = judged(wait, witnesses) else { return false };
+    let Some((_, blocks)) = judged(wait, witnesses) else {
+        return false;
+    };
     let is_own = match judged(cause, witnesses) {
         Some((own, _)) => own >= OWN_SHARE,
         None => cause.is_seen_by(Method::Schedule),
@@ -531,13 +545,19 @@ fn take_wait(cause: &mut Finding, wait: Finding, witnesses: &dyn Witnesses) {
     let ranks = &wait.subject.ranks;
     let waited = ranks.iter().copied().collect();
     let blocks = judged(&wait, witnesses).map(|(_, blocks)| blocks.fact);
-    cause.victims =
-        cause.victims.and(&wait.victims).and(&waited).without(&cause.subject.ranks);
+    cause.victims = cause
+        .victims
+        .and(&wait.victims)
+        .and(&waited)
+        .without(&cause.subject.ranks);
     let facts = wait.facts.into_iter().chain(blocks).map(|fact| {
         match fact.what.method() {
             // What its blocks say is not that it is to blame.
             Method::Schedule => fact,
-            _ => Fact { ranks: ranks.clone(), ..fact },
+            _ => Fact {
+                ranks: ranks.clone(),
+                ..fact
+            },
         }
     });
     let own = judged(cause, witnesses).map(|(_, blocks)| blocks.fact);
@@ -561,7 +581,14 @@ fn take_slower(flows: &mut Finding, slower: Finding, _: &dyn Witnesses) {
             return fact;
         }
         let by = Some(Box::new(fact.what));
-        Fact { what: Observation::Explains { claim: claim.clone(), by, cost_s }, ..fact }
+        Fact {
+            what: Observation::Explains {
+                claim: claim.clone(),
+                by,
+                cost_s,
+            },
+            ..fact
+        }
     }));
 }
 
@@ -578,12 +605,19 @@ fn ask_links(finding: &mut Finding, witnesses: &dyn Witnesses) {
     }
     let mut during = witnesses.slow_links();
     during.retain(|link| {
-        finding.went_on_in(link.step, link.step)
-            && (of_all || link.is_at_end_of(&finding.subject))
+        finding.went_on_in(link.step, link.step) && (of_all || link.is_at_end_of(&finding.subject))
     });
     during.sort_by(|one, other| one.left_share.total_cmp(&other.left_share));
-    let Some(SlowLink { ends: (from, to), .. }) = during.first().cloned() else { return };
-    let look = Action::LookAtNetwork { from: from.clone(), to: to.clone() };
+    let Some(SlowLink {
+        ends: (from, to), ..
+    }) = during.first().cloned()
+    else {
+        return;
+    };
+    let look = Action::LookAtNetwork {
+        from: from.clone(),
+        to: to.clone(),
+    };
     if finding.blames(Cause::Code) {
         // A function that takes most of the time comes first.
         finding.actions.push(look);
@@ -593,7 +627,9 @@ fn ask_links(finding: &mut Finding, witnesses: &dyn Witnesses) {
         finding.actions.insert(0, look);
     }
     finding.link.get_or_insert((from, to));
-    finding.facts.extend(during.into_iter().map(|link| link.fact));
+    finding
+        .facts
+        .extend(during.into_iter().map(|link| link.fact));
 }
 
 fn is_slower_by_network(finding: &Finding) -> bool {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use model::{
-    Action, Announcement, Cause, Claim, Cost, Fact, Finding, FunctionClass,
-    FunctionFault, IncidentKind, Input, JobContext, Label, LinkEnd, Method, NetworkFault,
-    Observation, Origin, Position, Ranks, StageAccount, StepSpan, Subject,
+    Action, Announcement, Cause, Claim, Cost, Fact, Finding, FunctionClass, FunctionFault,
+    IncidentKind, Input, JobContext, Label, LinkEnd, Method, NetworkFault, Observation, Origin,
+    Position, Ranks, StageAccount, StepSpan, Subject,
 };
 use proptest::prelude::*;
 
@@ -34,12 +34,12 @@ impl Witnesses for Known {
         self.common_share_min
     }
 
-    fn hosts(
-        &self,
-        finding: &Finding,
-        is_seen: bool,
-    ) -> Vec<(Observation, Option<Action>)> {
-        let lacks = finding.subject.ranks.iter().any(|rank| self.lacking.contains(rank));
+    fn hosts(&self, finding: &Finding, is_seen: bool) -> Vec<(Observation, Option<Action>)> {
+        let lacks = finding
+            .subject
+            .ranks
+            .iter()
+            .any(|rank| self.lacking.contains(rank));
         let ranks = finding.subject.ranks.clone();
         let found = Observation::CpuQuota {
             ranks: ranks.clone(),
@@ -56,7 +56,12 @@ impl Witnesses for Known {
         let own_s: f64 = own_s.sum::<Option<f64>>()?;
         let fact = fact(1000 + u64::from(*ranks.first()?));
         let copies_s = ranks.len() as f64;
-        Some(OwnBlocks { pipeline: vec![0, 1, 2, 3], own_s, copies_s, fact })
+        Some(OwnBlocks {
+            pipeline: vec![0, 1, 2, 3],
+            own_s,
+            copies_s,
+            fact,
+        })
     }
 
     fn slow_links(&self) -> Vec<SlowLink> {
@@ -85,9 +90,7 @@ fn fact(number: u64) -> Fact {
 /// The numbers of facts, those of explained findings included.
 fn numbers(facts: &[Fact]) -> Vec<u64> {
     let number = |what: &Observation| match what {
-        Observation::Explains { by: Some(by), .. } => {
-            by.account().map(|it| it.struck_steps)
-        }
+        Observation::Explains { by: Some(by), .. } => by.account().map(|it| it.struck_steps),
         what => what.account().map(|it| it.struck_steps),
     };
     facts.iter().filter_map(|fact| number(&fact.what)).collect()
@@ -99,7 +102,11 @@ fn claim(number: u64) -> Claim {
         group: None,
         side: None,
         lateness_s: number as f64,
-        steps: StepSpan { first: 0, last: 0, open: false },
+        steps: StepSpan {
+            first: 0,
+            last: 0,
+            open: false,
+        },
     }
 }
 
@@ -157,7 +164,10 @@ fn function(number: usize, fault: &FunctionFault) -> Finding {
             function: Some(fault.name.clone()),
             ..Subject::default()
         },
-        actions: vec![Action::LookAtFunction { ranks: Vec::new(), at: fault.need() }],
+        actions: vec![Action::LookAtFunction {
+            ranks: Vec::new(),
+            at: fault.need(),
+        }],
         ..finding(Origin::Profile, number, &fault.ranks, fault.steps)
     }
 }
@@ -212,20 +222,31 @@ fn any_known() -> impl Strategy<Value = Known> {
         window,
         common_share_min: 0.1,
         own_s,
-        links: links.into_iter().map(|(rank, step)| link(rank, step)).collect(),
+        links: links
+            .into_iter()
+            .map(|(rank, step)| link(rank, step))
+            .collect(),
         lacking,
     })
 }
 
 fn link(rank: u32, step: u64) -> SlowLink {
     let (bytes_per_s, usual_bytes_per_s) = (1, 9);
-    let fault =
-        NetworkFault::SlowerLink { peer: "b".to_owned(), bytes_per_s, usual_bytes_per_s };
+    let fault = NetworkFault::SlowerLink {
+        peer: "b".to_owned(),
+        bytes_per_s,
+        usual_bytes_per_s,
+    };
     SlowLink {
         ends: (LinkEnd::Rank(rank), LinkEnd::Rank(rank + 1)),
         step,
         left_share: 1.0 / (f64::from(rank) + 2.0),
-        fact: Observation::Network { rank, fault, peer: None }.into(),
+        fact: Observation::Network {
+            rank,
+            fault,
+            peer: None,
+        }
+        .into(),
     }
 }
 
@@ -316,22 +337,30 @@ proptest! {
 /// Ids of what is left, and how many facts each has.
 fn fused(findings: Vec<Finding>, known: &Known) -> Vec<(String, usize)> {
     let all = fuse(findings, known).into_iter();
-    all.map(|finding| (finding.id, finding.facts.len())).collect()
+    all.map(|finding| (finding.id, finding.facts.len()))
+        .collect()
 }
 
 fn left(ids: &[(&str, usize)]) -> Vec<(String, usize)> {
-    ids.iter().map(|(id, facts)| ((*id).to_owned(), *facts)).collect()
+    ids.iter()
+        .map(|(id, facts)| ((*id).to_owned(), *facts))
+        .collect()
 }
 
 fn costing(finding: Finding, exposed_s: f64) -> Finding {
-    Finding { cost: Cost { exposed_s, ..finding.cost }, ..finding }
+    Finding {
+        cost: Cost {
+            exposed_s,
+            ..finding.cost
+        },
+        ..finding
+    }
 }
 
 #[test]
 fn a_stall_that_passed_supports_the_incident_of_its_step() {
     let late = finding(Origin::Stages, 0, &[2], (5, 9));
-    let stall =
-        |ranks: &[u32], step| finding(Origin::PassedStall, 1, ranks, (step, step));
+    let stall = |ranks: &[u32], step| finding(Origin::PassedStall, 1, ranks, (step, step));
     let known = Known::default();
     let with = |stall| fused(vec![stall, late.clone()], &known);
     assert_eq!(with(stall(&[1, 2], 10)), left(&[("Stages0", 2)]));
@@ -345,15 +374,29 @@ fn all_ranks_are_slower_because_of_what_is_slow_inside_a_collective() {
     let slower = costing(finding(Origin::Stages, 0, &[], (40, 60)), 21.0);
     let flows = |first_step, cost_s| {
         let flows = finding(Origin::Flows, 1, &[1], (first_step, first_step + 29));
-        let subject = Subject { stage: None, ..flows.subject.clone() };
+        let subject = Subject {
+            stage: None,
+            ..flows.subject.clone()
+        };
         costing(Finding { subject, ..flows }, cost_s)
     };
     let fused = |flows| fuse(vec![slower.clone(), flows], &Known::default());
-    let [it] = &fused(flows(35, 30.0))[..] else { panic!("one") };
-    assert_eq!((it.origin, it.subject.ranks.as_slice()), (Origin::Flows, &[1][..]));
+    let [it] = &fused(flows(35, 30.0))[..] else {
+        panic!("one")
+    };
+    assert_eq!(
+        (it.origin, it.subject.ranks.as_slice()),
+        (Origin::Flows, &[1][..])
+    );
     assert_eq!((it.first_step, it.last_step), (35, 64));
-    assert_eq!((it.cost.exposed_s, &it.subject.stage), (30.0, &slower.subject.stage));
-    assert!(matches!(it.facts[1].what, Observation::Explains { by: Some(_), .. }));
+    assert_eq!(
+        (it.cost.exposed_s, &it.subject.stage),
+        (30.0, &slower.subject.stage)
+    );
+    assert!(matches!(
+        it.facts[1].what,
+        Observation::Explains { by: Some(_), .. }
+    ));
     assert_eq!(fused(flows(35, 10.0)).len(), 2, "it costs too little");
     assert_eq!(fused(flows(5, 30.0)).len(), 2, "it was before");
 }
@@ -364,7 +407,9 @@ fn blocks_and_stages_of_the_same_ranks_are_one_and_the_larger_cost_is_told() {
     let blocks = finding(Origin::Blocks, 1, &[2], (6, 9));
     let known = Known::default();
     let cost_s = |stages: Finding| {
-        let [it] = &fuse(vec![stages, blocks.clone()], &known)[..] else { panic!("one") };
+        let [it] = &fuse(vec![stages, blocks.clone()], &known)[..] else {
+            panic!("one")
+        };
         assert_eq!((it.id.as_str(), it.facts.len()), ("Blocks1", 2));
         assert_eq!(it.subject.block.as_deref(), Some("forward"));
         it.cost.exposed_s
@@ -380,12 +425,19 @@ fn blocks_and_stages_of_the_same_ranks_are_one_and_the_larger_cost_is_told() {
 fn a_rank_that_waits_for_another_stage_is_a_victim_of_it() {
     let late = |number: usize, rank: u32| {
         let facts = vec![fact(9)];
-        Finding { facts, ..finding(Origin::Stages, number, &[rank], (5, 9)) }
+        Finding {
+            facts,
+            ..finding(Origin::Stages, number, &[rank], (5, 9))
+        }
     };
-    let known =
-        |own_s: [f64; 2]| Known { own_s: (0..).zip(own_s).collect(), ..Known::default() };
+    let known = |own_s: [f64; 2]| Known {
+        own_s: (0..).zip(own_s).collect(),
+        ..Known::default()
+    };
     let findings = vec![late(0, 0), late(1, 1)];
-    let [it] = &fuse(findings.clone(), &known([1.0, 1.9]))[..] else { panic!("one") };
+    let [it] = &fuse(findings.clone(), &known([1.0, 1.9]))[..] else {
+        panic!("one")
+    };
     assert_eq!(it.subject.ranks, [1]);
     assert_eq!(it.victims, [0, 2, 3].into_iter().collect::<Ranks>());
     assert_eq!(it.facts[1].ranks, [0], "what stages said of the other");
@@ -395,11 +447,17 @@ fn a_rank_that_waits_for_another_stage_is_a_victim_of_it() {
 
 #[test]
 fn what_all_ranks_of_a_running_job_do_is_an_incident_only_where_its_steps_show_one() {
-    let known = Known { window: Some((1, 9)), ..Known::default() };
+    let known = Known {
+        window: Some((1, 9)),
+        ..Known::default()
+    };
     let common = || function(1, &function_fault("read", &[], 0.5));
     let facts = |before: Vec<Finding>| -> Vec<usize> {
         let all = before.into_iter().chain([common()]).collect();
-        fused(all, &known).into_iter().map(|(_, facts)| facts).collect()
+        fused(all, &known)
+            .into_iter()
+            .map(|(_, facts)| facts)
+            .collect()
     };
     let slower = |steps| Finding {
         kind: IncidentKind::Slow,
@@ -408,8 +466,16 @@ fn what_all_ranks_of_a_running_job_do_is_an_incident_only_where_its_steps_show_o
     assert_eq!(facts(Vec::new()), [0; 0]);
     assert_eq!(facts(vec![finding(Origin::Stages, 0, &[1], (1, 9))]), [1]);
     assert_eq!(facts(vec![slower((1, 9))]), [2]);
-    assert_eq!(facts(vec![slower((10, 20))]), [1], "the window was before it began");
-    assert_eq!(facts(vec![slower((0, 0))]), [1], "the window was after it ended");
+    assert_eq!(
+        facts(vec![slower((10, 20))]),
+        [1],
+        "the window was before it began"
+    );
+    assert_eq!(
+        facts(vec![slower((0, 0))]),
+        [1],
+        "the window was after it ended"
+    );
     let degraded = |cost_s| costing(finding(Origin::Stages, 0, &[], (1, 9)), cost_s);
     // The function takes half a second of the window's nine steps.
     assert_eq!(facts(vec![degraded(0.9)]), [2]);
@@ -420,39 +486,75 @@ fn what_all_ranks_of_a_running_job_do_is_an_incident_only_where_its_steps_show_o
 #[test]
 fn little_garbage_collection_joins_what_it_is_large_enough_for() {
     let window = Some((1, 10));
-    let known = Known { window, common_share_min: 0.25, ..Known::default() };
+    let known = Known {
+        window,
+        common_share_min: 0.25,
+        ..Known::default()
+    };
     let garbage = || function(1, &function_fault("gc.collect", &[], 0.1));
     let by_turns = |cost_s| {
         let rotating = finding(Origin::Stages, 0, &[], (1, 9));
-        costing(Finding { kind: IncidentKind::Slow, ..rotating }, cost_s)
+        costing(
+            Finding {
+                kind: IncidentKind::Slow,
+                ..rotating
+            },
+            cost_s,
+        )
     };
-    assert_eq!(fused(vec![by_turns(0.15), garbage()], &known), left(&[("Stages0", 2)]));
-    assert_eq!(fused(vec![by_turns(0.5), garbage()], &known), left(&[("Stages0", 1)]));
+    assert_eq!(
+        fused(vec![by_turns(0.15), garbage()], &known),
+        left(&[("Stages0", 2)])
+    );
+    assert_eq!(
+        fused(vec![by_turns(0.5), garbage()], &known),
+        left(&[("Stages0", 1)])
+    );
     assert_eq!(fused(vec![garbage()], &known), []);
 }
 
 /// A link alone opens no incident of a running job; where all became slower it is why.
 #[test]
 fn a_slow_link_of_a_profile_joins_what_made_all_ranks_slower() {
-    let known = Known { window: Some((1, 9)), ..Known::default() };
+    let known = Known {
+        window: Some((1, 9)),
+        ..Known::default()
+    };
     let kind = Some(model::FaultKind::SlowLink);
-    let link =
-        || function(1, &FunctionFault { kind, ..function_fault("AllReduce", &[2], 0.5) });
+    let link = || {
+        function(
+            1,
+            &FunctionFault {
+                kind,
+                ..function_fault("AllReduce", &[2], 0.5)
+            },
+        )
+    };
     assert_eq!(fused(vec![link()], &known), []);
     let slower = costing(finding(Origin::Stages, 0, &[], (1, 9)), 0.5);
-    let [it] = &fuse(vec![link(), slower], &known)[..] else { panic!("one") };
+    let [it] = &fuse(vec![link(), slower], &known)[..] else {
+        panic!("one")
+    };
     assert_eq!(it.subject.function.as_deref(), Some("AllReduce"));
     assert_eq!(it.facts[1].ranks, [2]);
 }
 
 #[test]
 fn a_link_that_was_slow_meanwhile_is_why_all_are_slower() {
-    let known = Known { links: vec![link(0, 50), link(1, 50)], ..Known::default() };
+    let known = Known {
+        links: vec![link(0, 50), link(1, 50)],
+        ..Known::default()
+    };
     let asked = |finding: Finding| {
-        let [it] = &fuse(vec![finding], &known)[..] else { panic!("one") };
+        let [it] = &fuse(vec![finding], &known)[..] else {
+            panic!("one")
+        };
         (it.facts.len() - 1, it.link.clone())
     };
-    let slower = |steps, open| Finding { open, ..finding(Origin::Stages, 0, &[], steps) };
+    let slower = |steps, open| Finding {
+        open,
+        ..finding(Origin::Stages, 0, &[], steps)
+    };
     // The one that lost most is the one to look at.
     let worst = Some((LinkEnd::Rank(1), LinkEnd::Rank(2)));
     assert_eq!(asked(slower((40, 60), false)), (2, worst.clone()));
@@ -465,15 +567,23 @@ fn a_link_that_was_slow_meanwhile_is_why_all_are_slower() {
 
 #[test]
 fn code_that_takes_the_time_comes_before_a_slow_link() {
-    let known = Known { links: vec![link(0, 5)], ..Known::default() };
+    let known = Known {
+        links: vec![link(0, 5)],
+        ..Known::default()
+    };
     let slower = finding(Origin::Stages, 0, &[], (1, 9));
     let read = function(1, &function_fault("decode", &[], 0.9));
     let code = read.actions[0].clone();
-    let mut slower = Finding { actions: vec![code.clone()], ..slower };
+    let mut slower = Finding {
+        actions: vec![code.clone()],
+        ..slower
+    };
     slower
         .facts
         .push(Observation::Function(Box::new(function_fault("decode", &[], 0.9))).into());
-    let [it] = &fuse(vec![slower], &known)[..] else { panic!("one") };
+    let [it] = &fuse(vec![slower], &known)[..] else {
+        panic!("one")
+    };
     let (from, to) = (LinkEnd::Rank(0), LinkEnd::Rank(1));
     assert_eq!(it.actions[..], [code, Action::LookAtNetwork { from, to }]);
     let answers = [
@@ -485,7 +595,10 @@ fn code_that_takes_the_time_comes_before_a_slow_link() {
 
 #[test]
 fn the_network_comes_before_slow_blocks_at_its_ends() {
-    let known = Known { links: vec![link(0, 50)], ..Known::default() };
+    let known = Known {
+        links: vec![link(0, 50)],
+        ..Known::default()
+    };
     let blocks = |number, rank| Finding {
         actions: vec![Action::CompareDevices { ranks: vec![rank] }],
         ..finding(Origin::Blocks, number, &[rank], (0, 60))
@@ -499,18 +612,31 @@ fn the_network_comes_before_slow_blocks_at_its_ends() {
     assert_eq!(at_end.actions[..], [network, devices]);
     let slower = finding(Origin::Stages, 0, &[], (0, 60));
     let little = costing(blocks(1, 2), 0.1);
-    let later = Finding { first_step: 70, last_step: 80, ..costing(blocks(3, 0), 0.1) };
+    let later = Finding {
+        first_step: 70,
+        last_step: 80,
+        ..costing(blocks(3, 0), 0.1)
+    };
     // Blocks account for too little of it to be why.
     let slower = costing(slower, 3.0);
     let all = fuse(vec![slower, little, later], &known);
-    let [slower, later] = &all[..] else { panic!("{all:?}") };
+    let [slower, later] = &all[..] else {
+        panic!("{all:?}")
+    };
     assert_eq!((slower.kind, later.number), (IncidentKind::Degraded, 3));
-    assert_eq!(slower.facts.len(), 4, "its own, the link, the blocks' claim and fact");
+    assert_eq!(
+        slower.facts.len(),
+        4,
+        "its own, the link, the blocks' claim and fact"
+    );
 }
 
 #[test]
 fn a_quota_that_is_used_up_comes_first_where_a_function_is_known() {
-    let known = Known { lacking: vec![2], ..Known::default() };
+    let known = Known {
+        lacking: vec![2],
+        ..Known::default()
+    };
     let late = finding(Origin::Stages, 0, &[2], (1, 9));
     let quota = Action::RaiseQuota { ranks: vec![2] };
     let fused = |findings| fuse(findings, &known).remove(0).actions;
@@ -528,7 +654,11 @@ struct LossySwitch {
 
 impl Detector for LossySwitch {
     fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Announcement> {
-        if let Input::Network { rank, fault: NetworkFault::Socket { .. } } = input {
+        if let Input::Network {
+            rank,
+            fault: NetworkFault::Socket { .. },
+        } = input
+        {
             self.behind.push(*rank);
         }
         Vec::new()
@@ -567,13 +697,24 @@ fn another_method_is_another_detector_and_another_row() {
     let context = JobContext::new(&names, &hosts, &seen);
     let mut method: Box<dyn Detector> = Box::<LossySwitch>::default();
     let peer = "10.0.0.2".to_owned();
-    let fault = NetworkFault::Socket { peer, bytes: 1, resent: 4, refused: false };
-    assert!(method.observe(&Input::Network { rank: 7, fault }, context).is_empty());
+    let fault = NetworkFault::Socket {
+        peer,
+        bytes: 1,
+        resent: 4,
+        refused: false,
+    };
+    assert!(
+        method
+            .observe(&Input::Network { rank: 7, fault }, context)
+            .is_empty()
+    );
     let mut findings = method.findings(context);
     findings.push(finding(Origin::Stages, 0, &[], (0, 9)));
     let known = Known::default();
     assert_eq!(fuse(findings.clone(), &known).len(), 2);
-    let [it] = &crate::fuse(findings, &[LOSSY_SWITCH], &known)[..] else { panic!("one") };
+    let [it] = &crate::fuse(findings, &[LOSSY_SWITCH], &known)[..] else {
+        panic!("one")
+    };
     assert_eq!((it.origin, it.facts.len()), (Origin::Stages, 2));
     method.restart();
     assert_eq!(method.findings(context), []);

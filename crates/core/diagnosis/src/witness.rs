@@ -64,20 +64,12 @@ pub trait Witnesses {
 
     /// What hosts saw of ranks while a finding went on. `is_seen` says whether a profile has
     /// looked at their cores already.
-    fn hosts(
-        &self,
-        _finding: &Finding,
-        _is_seen: bool,
-    ) -> Vec<(Observation, Option<Action>)> {
+    fn hosts(&self, _finding: &Finding, _is_seen: bool) -> Vec<(Observation, Option<Action>)> {
         Vec::new()
     }
 
     /// What ranks worked in their blocks in these steps.
-    fn own_blocks(
-        &self,
-        _ranks: &[u32],
-        _steps: &RangeInclusive<u64>,
-    ) -> Option<OwnBlocks> {
+    fn own_blocks(&self, _ranks: &[u32], _steps: &RangeInclusive<u64>) -> Option<OwnBlocks> {
         None
     }
 

@@ -23,9 +23,15 @@ fn durations(steps: usize, ranks: usize) -> Vec<f64> {
     for _ in 0..steps {
         for usual in usual {
             for rank in 0..ranks {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 let noise = (state >> 40) as f64 / (1u64 << 24) as f64;
-                let late = if rank == ranks / 3 && usual == 0.038 { 0.05 } else { 0.0 };
+                let late = if rank == ranks / 3 && usual == 0.038 {
+                    0.05
+                } else {
+                    0.0
+                };
                 values.push(usual * (1.0 + 0.02 * noise) + late);
             }
         }
@@ -48,12 +54,14 @@ fn account(bencher: Bencher<'_, '_>, ranks: usize) {
     let rows = durations(10, ranks);
     let slots: Vec<usize> = (0..STAGES).collect();
     let mut account = RowAccount::default();
-    bencher.counter(BytesCount::of_slice(&rows)).bench_local(|| {
-        for row in rows.chunks_exact(STAGES * ranks) {
-            account_row(black_box(row), ranks, &slots, None, &mut account);
-            black_box(&account);
-        }
-    });
+    bencher
+        .counter(BytesCount::of_slice(&rows))
+        .bench_local(|| {
+            for row in rows.chunks_exact(STAGES * ranks) {
+                account_row(black_box(row), ranks, &slots, None, &mut account);
+                black_box(&account);
+            }
+        });
 }
 
 #[divan::bench(args = [8, 1_000, 100_000], sample_count = 5, sample_size = 1)]

@@ -73,17 +73,32 @@ pub fn account_row(
     baseline: Option<&StageBaseline>,
     account: &mut RowAccount,
 ) {
-    assert_eq!(row.len(), slots.len() * ranks, "a row is boundaries times ranks");
+    assert_eq!(
+        row.len(),
+        slots.len() * ranks,
+        "a row is boundaries times ranks"
+    );
     account.fronts.clear();
     account.fronts.resize(slots.len(), Front::NONE);
     account.relieved_s.clear();
     if let Some(baseline) = baseline {
-        account.relieved_s.resize(baseline.stages(), f64::NEG_INFINITY);
+        account
+            .relieved_s
+            .resize(baseline.stages(), f64::NEG_INFINITY);
     }
     let mut scratch = ChunkScratch::default();
     for first in (0..ranks).step_by(RANK_CHUNK) {
         let count = RANK_CHUNK.min(ranks - first);
-        account_chunk(row, ranks, slots, baseline, first, count, &mut scratch, account);
+        account_chunk(
+            row,
+            ranks,
+            slots,
+            baseline,
+            first,
+            count,
+            &mut scratch,
+            account,
+        );
     }
     let mut previous = 0.0;
     for front in &mut account.fronts {
@@ -124,7 +139,10 @@ fn account_chunk(
             front.frontier_s = largest;
             // A second pass over the chunk, which is in the cache: an index beside each of the maxima would
             // keep the compiler from using vector registers.
-            let place = scratch.prefixes.iter().position(|prefix| *prefix >= largest);
+            let place = scratch
+                .prefixes
+                .iter()
+                .position(|prefix| *prefix >= largest);
             front.leader = first + place.unwrap_or(0);
         } else {
             front.second_s = front.second_s.max(largest);
@@ -148,15 +166,29 @@ fn account_chunk(
 fn add_and_find_top2(prefixes: &mut [f64], durations: &[f64]) -> (f64, f64) {
     let mut largest = [f64::NEG_INFINITY; LANES];
     let mut second = [f64::NEG_INFINITY; LANES];
-    let mut rows = prefixes.chunks_exact_mut(LANES).zip(durations.chunks_exact(LANES));
+    let mut rows = prefixes
+        .chunks_exact_mut(LANES)
+        .zip(durations.chunks_exact(LANES));
     for (prefixes, durations) in &mut rows {
         for lane in 0..LANES {
             let prefix = prefixes[lane] + durations[lane];
             prefixes[lane] = prefix;
             // Not `f64::max`: it orders NaN, which costs an instruction more a value.
-            let lower = if prefix < largest[lane] { prefix } else { largest[lane] };
-            second[lane] = if lower > second[lane] { lower } else { second[lane] };
-            largest[lane] = if prefix > largest[lane] { prefix } else { largest[lane] };
+            let lower = if prefix < largest[lane] {
+                prefix
+            } else {
+                largest[lane]
+            };
+            second[lane] = if lower > second[lane] {
+                lower
+            } else {
+                second[lane]
+            };
+            largest[lane] = if prefix > largest[lane] {
+                prefix
+            } else {
+                largest[lane]
+            };
         }
     }
     let mut top = (f64::NEG_INFINITY, f64::NEG_INFINITY);
@@ -172,7 +204,11 @@ fn add_and_find_top2(prefixes: &mut [f64], durations: &[f64]) -> (f64, f64) {
 }
 
 fn merge_top2(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
-    if a.0 >= b.0 { (a.0, a.1.max(b.0)) } else { (b.0, b.1.max(a.0)) }
+    if a.0 >= b.0 {
+        (a.0, a.1.max(b.0))
+    } else {
+        (b.0, b.1.max(a.0))
+    }
 }
 
 /// The advances of one step, for callers that need nothing else.
@@ -393,8 +429,9 @@ mod tests {
 
     #[test]
     fn the_bounds_are_tight_where_the_paper_says_so() {
-        let three_cells =
-            [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let three_cells = [
+            1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        ];
         let sum_max: f64 = three_cells.chunks(3).map(max).sum();
         assert!((sum_max - 3.0 * makespan(3, &three_cells)).abs() < 1e-12);
         let one_rank = [1.0, 0.0, 0.0, 2.0, 0.0, 0.0];

@@ -34,7 +34,11 @@ pub struct StageBaseline {
 impl StageBaseline {
     /// One value a stage, the same for all ranks.
     pub fn uniform(seconds: Vec<f64>) -> Self {
-        Self { stages: seconds.len(), seconds, per_rank: None }
+        Self {
+            stages: seconds.len(),
+            seconds,
+            per_rank: None,
+        }
     }
 
     /// Takes the baseline of `window` for `stages`.

@@ -24,9 +24,16 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
     if found.steps.is_empty() || window.ranks.is_empty() {
         let downgrades = vec![Downgrade::NoWholeStep];
         let labels = vec![Label::TelemetryLimited];
-        return Axes { labels, co_critical: Vec::new(), downgrades };
+        return Axes {
+            labels,
+            co_critical: Vec::new(),
+            downgrades,
+        };
     }
-    let mut axes = Axes { labels: vec![Label::FrontierAccounting], ..Axes::default() };
+    let mut axes = Axes {
+        labels: vec![Label::FrontierAccounting],
+        ..Axes::default()
+    };
     axes.downgrades = limits(window, gates);
     let limited = !axes.downgrades.is_empty();
     if limited {
@@ -35,7 +42,9 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
     let heterogeneous = window.roles > 1;
     if heterogeneous {
         axes.labels.push(Label::RoleAwareNeeded);
-        axes.downgrades.push(Downgrade::RolesUngrouped { roles: window.roles });
+        axes.downgrades.push(Downgrade::RolesUngrouped {
+            roles: window.roles,
+        });
     }
     if window.accumulation_collapsed || window.odd_accumulation_steps * 5 > window.steps {
         axes.labels.push(Label::GradientAccumulationAmbiguous);
@@ -66,10 +75,14 @@ fn limits(window: &Window, gates: &Gates) -> Vec<Downgrade> {
         limits.push(Downgrade::MissingRanks { ranks });
     }
     if window.unseen_ranks > gates.missing_rank_max {
-        limits.push(Downgrade::UnseenRanks { ranks: window.unseen_ranks });
+        limits.push(Downgrade::UnseenRanks {
+            ranks: window.unseen_ranks,
+        });
     }
     if window.incomplete_steps > 0 {
-        limits.push(Downgrade::IncompleteSteps { steps: window.incomplete_steps });
+        limits.push(Downgrade::IncompleteSteps {
+            steps: window.incomplete_steps,
+        });
     }
     if window.unsafe_prefetch {
         limits.push(Downgrade::BatchesReadAhead);
@@ -86,7 +99,9 @@ fn label_leading_stage(
 ) {
     let by_share = ranking(&found.share);
     let by_gain = ranking(&found.gain);
-    let Some(&first) = by_share.first() else { return };
+    let Some(&first) = by_share.first() else {
+        return;
+    };
     let second_share = by_share.get(1).map_or(0.0, |slot| found.share[*slot]);
     let share_lead = found.share[first] - second_share;
     let share_tie = by_share.len() > 1 && share_lead <= gates.share_tie_tol;
@@ -129,12 +144,7 @@ fn label_leading_stage(
     }
 }
 
-fn label_device(
-    window: &Window,
-    found: &WindowFrontier,
-    gates: &Gates,
-    labels: &mut Vec<Label>,
-) {
+fn label_device(window: &Window, found: &WindowFrontier, gates: &Gates, labels: &mut Vec<Label>) {
     if !window.device.enabled {
         return;
     }
@@ -145,12 +155,17 @@ fn label_device(
         labels.push(Label::ForwardEventScopeLimited);
         return;
     }
-    let Some(device_s) = median(&mut window.device.ready_s.clone()) else { return };
+    let Some(device_s) = median(&mut window.device.ready_s.clone()) else {
+        return;
+    };
     let makespan_s = found.median_step_s();
     let host_s = median(&mut forward_times(window)).unwrap_or(0.0);
-    let forward_share =
-        found.slot(StageId::FORWARD).map_or(0.0, |forward| found.share[forward]);
-    let leading = ranking(&found.share).first().map(|slot| found.stages[*slot]);
+    let forward_share = found
+        .slot(StageId::FORWARD)
+        .map_or(0.0, |forward| found.share[forward]);
+    let leading = ranking(&found.share)
+        .first()
+        .map(|slot| found.stages[*slot]);
     if device_s >= gates.device_high_share * makespan_s {
         if found.candidates.contains(&StageId::FORWARD) {
             labels.push(Label::ForwardDeviceSupported);
@@ -158,9 +173,7 @@ fn label_device(
         if leading.is_some_and(|leading| leads_after_forward(window, leading)) {
             labels.push(Label::ForwardSpilloverSuspected);
         }
-    } else if forward_share >= gates.dominance_min
-        && device_s <= gates.device_low_ratio * host_s
-    {
+    } else if forward_share >= gates.dominance_min && device_s <= gates.device_low_ratio * host_s {
         labels.push(Label::ForwardHostOverheadSuspected);
     }
 }

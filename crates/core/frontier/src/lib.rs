@@ -58,8 +58,8 @@ pub use localise::{Localisation, localise};
 pub use peers::{PeerMethod, peer_scores};
 pub use queues::{Excess, QueueReplay};
 pub use replay::{
-    Replay, assume_synchronisation, device_wait_s, join_devices_where_seen,
-    join_where_seen, synchronising_stages,
+    Replay, assume_synchronisation, device_wait_s, join_devices_where_seen, join_where_seen,
+    synchronising_stages,
 };
 pub use sketch::{BoundarySketch, Histogram, Sketch, SketchError};
 pub use window::{StageStep, StepAccount, WindowFrontier, analyse, candidates, ranking};

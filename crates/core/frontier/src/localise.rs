@@ -35,7 +35,9 @@ pub fn localise(
     stage: StageId,
     gates: &Gates,
 ) -> Localisation {
-    let Some(slot) = found.slot(stage) else { return Localisation::default() };
+    let Some(slot) = found.slot(stage) else {
+        return Localisation::default();
+    };
     let ranks = window.ranks.len();
     let mut local = Localisation::default();
     let mut lags = Vec::new();
@@ -46,7 +48,9 @@ pub fn localise(
     let mut prefixes = vec![0.0; ranks];
     let mut rows = 0;
     for account in &found.steps {
-        let Some(at) = account.stages[slot] else { continue };
+        let Some(at) = account.stages[slot] else {
+            continue;
+        };
         rows += 1;
         let row = window.blocks[account.block].row(account.row);
         prefixes.fill(0.0);
@@ -81,7 +85,11 @@ pub fn localise(
     local.lag_increment_s = median(&mut increments).unwrap_or(0.0);
     local.tie_set = (0..ranks).filter(|rank| near[*rank] * 2 > rows).collect();
     let pairs = local.confident_steps.saturating_sub(1);
-    local.switch_rate = if pairs == 0 { 0.0 } else { switches as f64 / pairs as f64 };
+    local.switch_rate = if pairs == 0 {
+        0.0
+    } else {
+        switches as f64 / pairs as f64
+    };
     local
 }
 

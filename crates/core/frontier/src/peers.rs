@@ -20,8 +20,13 @@ pub enum PeerMethod {
 
 impl PeerMethod {
     /// All methods, in the order of the paper's table.
-    pub const ALL: [Self; 5] =
-        [Self::Max, Self::Mean, Self::SlowestRank, Self::FirstRank, Self::Spread];
+    pub const ALL: [Self; 5] = [
+        Self::Max,
+        Self::Mean,
+        Self::SlowestRank,
+        Self::FirstRank,
+        Self::Spread,
+    ];
 
     /// A name for tables.
     pub fn name(self) -> &'static str {
@@ -42,8 +47,7 @@ pub fn peer_scores(window: &Window, stages: &[StageId], method: PeerMethod) -> V
         for (_, row) in block.rows() {
             // [stage][rank]
             let mut totals = vec![vec![0.0; block.ranks]; stages.len()];
-            for (durations, boundary) in
-                row.chunks_exact(block.ranks).zip(block.boundaries.iter())
+            for (durations, boundary) in row.chunks_exact(block.ranks).zip(block.boundaries.iter())
             {
                 let slot = stages.iter().position(|stage| *stage == boundary.stage);
                 for (rank, seconds) in durations.iter().enumerate() {
@@ -52,9 +56,8 @@ pub fn peer_scores(window: &Window, stages: &[StageId], method: PeerMethod) -> V
                     }
                 }
             }
-            let slowest = (0..block.ranks).max_by(|a, b| {
-                rank_total(&totals, *a).total_cmp(&rank_total(&totals, *b))
-            });
+            let slowest = (0..block.ranks)
+                .max_by(|a, b| rank_total(&totals, *a).total_cmp(&rank_total(&totals, *b)));
             for (score, ranks) in scores.iter_mut().zip(&totals) {
                 *score += score_step(ranks, method, slowest.unwrap_or(0));
             }

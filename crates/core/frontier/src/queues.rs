@@ -130,8 +130,7 @@ impl QueueReplay {
     /// run again as they are they take another time than they did.
     pub fn of_window(sampled: &DeviceWindow, faults: &[Excess]) -> Option<Self> {
         let window = &sampled.window;
-        let at =
-            (0..window.blocks.len()).max_by_key(|at| window.blocks[*at].steps.len())?;
+        let at = (0..window.blocks.len()).max_by_key(|at| window.blocks[*at].steps.len())?;
         let block = &window.blocks[at];
         let is_most = block.steps.len() as f64 >= SAME_ROWS_SHARE * window.rows() as f64;
         if window.meeting == Meeting::Unseen || block.ranks < 2 || !is_most {
@@ -184,7 +183,9 @@ impl QueueReplay {
                 .filter(|(_, step)| fault.rows.binary_search(step).is_ok())
                 .map(|(row, _)| row.excess_s(at))
                 .collect();
-            let Some(usual_s) = median(&mut struck_s) else { continue };
+            let Some(usual_s) = median(&mut struck_s) else {
+                continue;
+            };
             let sizes_s = usual_s / SIZE_RATIO..=usual_s * SIZE_RATIO;
             for row in &mut self.rows {
                 if !sizes_s.contains(&row.excess_s(at)) {
@@ -232,7 +233,11 @@ struct Running {
 
 impl Running {
     fn new(ranks: usize) -> Self {
-        Self { hosts: vec![0.0; ranks], devices: vec![0.0; ranks], passed: Vec::new() }
+        Self {
+            hosts: vec![0.0; ranks],
+            devices: vec![0.0; ranks],
+            passed: Vec::new(),
+        }
     }
 
     fn now_s(&self) -> f64 {
@@ -247,7 +252,11 @@ impl Running {
         }
         let first = self.passed.len();
         for (piece, cells) in row.pieces.iter().zip(cells.chunks_exact(replay.ranks)) {
-            let Piece { boundary, begins, ends } = *piece;
+            let Piece {
+                boundary,
+                begins,
+                ends,
+            } = *piece;
             for issued in replay.awaited[boundary].iter().filter(|_| begins) {
                 let at_s = &self.passed[first + issued];
                 let last_s = last_arrivals(replay.groups.as_deref(), *issued, at_s);
@@ -256,8 +265,9 @@ impl Running {
                 }
             }
             let ahead = replay.ahead[boundary];
-            let full =
-                (first + boundary).checked_sub(ahead).filter(|_| ends && ahead > 0);
+            let full = (first + boundary)
+                .checked_sub(ahead)
+                .filter(|_| ends && ahead > 0);
             for (rank, cell) in cells.iter().enumerate() {
                 let (host_s, device_s) = (&mut self.hosts[rank], &mut self.devices[rank]);
                 let ready_s = device_s.max(*host_s);
@@ -296,19 +306,24 @@ fn columns(ranks: usize, faults: &[Excess]) -> Vec<usize> {
 /// Every how many rows one reads back, where some do and others do not: the shortest distance that
 /// agrees with all of them, or else their share.
 fn reads_every(steps: &[u64], rows: &[QueueRow]) -> usize {
-    let both: Vec<(u64, bool)> =
-        steps.iter().copied().zip(rows.iter().map(QueueRow::reads)).collect();
-    let reading: Vec<u64> =
-        both.iter().filter(|(_, reads)| *reads).map(|(step, _)| *step).collect();
+    let both: Vec<(u64, bool)> = steps
+        .iter()
+        .copied()
+        .zip(rows.iter().map(QueueRow::reads))
+        .collect();
+    let reading: Vec<u64> = both
+        .iter()
+        .filter(|(_, reads)| *reads)
+        .map(|(step, _)| *step)
+        .collect();
     let (Some(first), Some(last)) = (reading.first(), steps.last()) else {
         return usize::MAX;
     };
     // Steps are sampled: between two that read back there may be some that were not seen.
     (1..=(last - steps[0]).saturating_add(1).min(MAX_DISTANCE))
         .find(|every| {
-            both.iter().all(|(step, reads)| {
-                *reads == step.abs_diff(*first).is_multiple_of(*every)
-            })
+            both.iter()
+                .all(|(step, reads)| *reads == step.abs_diff(*first).is_multiple_of(*every))
         })
         .unwrap_or_else(|| (steps.len() as f64 / reading.len() as f64).round() as u64)
         .max(1) as usize
@@ -319,8 +334,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use model::{
-        Block, Boundary, CollectiveOp, Ending, HostTimes, MarkKind, ReadBacks, Sync,
-        Window,
+        Block, Boundary, CollectiveOp, Ending, HostTimes, MarkKind, ReadBacks, Sync, Window,
     };
 
     use super::*;
@@ -335,11 +349,13 @@ mod tests {
             ending,
             sync: Sync::None,
         };
-        let reduces = Ending::Issue { op: CollectiveOp::ALLREDUCE, group: 0 };
+        let reduces = Ending::Issue {
+            op: CollectiveOp::ALLREDUCE,
+            group: 0,
+        };
         let ranks = device_ms.len();
         let rows_s = |ranks_ms: &[[f64; 3]]| -> Vec<f64> {
-            let cells =
-                (0..3).flat_map(|at| ranks_ms.iter().map(move |rank| rank[at] * 1e-3));
+            let cells = (0..3).flat_map(|at| ranks_ms.iter().map(move |rank| rank[at] * 1e-3));
             cells.collect::<Vec<f64>>().repeat(ROWS)
         };
         let block = Block {
@@ -357,12 +373,18 @@ mod tests {
         };
         let none = vec![vec![0.0; block.durations_s.len()]];
         DeviceWindow {
-            window: Window { meeting: Meeting::Seen, ..block.into() },
+            window: Window {
+                meeting: Meeting::Seen,
+                ..block.into()
+            },
             host_bound_least_s: none.clone(),
             host_bound_most_s: none.clone(),
             run_ahead_s: 0.1,
             run_ahead_most_s: 0.1,
-            read_backs: ReadBacks { lines: BTreeMap::new(), ..ReadBacks::default() },
+            read_backs: ReadBacks {
+                lines: BTreeMap::new(),
+                ..ReadBacks::default()
+            },
             host: HostTimes {
                 took_s: vec![rows_s(host_ms)],
                 read_s: none.clone(),
@@ -381,7 +403,11 @@ mod tests {
             rows: (0..10).collect(),
         };
         let replay = QueueReplay::of_window(sampled, &[fault]).expect("explained");
-        assert!((replay.step_s() - 0.040).abs() < 1e-9, "{}", replay.step_s());
+        assert!(
+            (replay.step_s() - 0.040).abs() < 1e-9,
+            "{}",
+            replay.step_s()
+        );
         replay.gain_s(&[0]) * 1e3
     }
 
@@ -411,21 +437,21 @@ mod tests {
         };
         assert_eq!(columns(4, &[late(&[3])]), [0, 1, 2, 3]);
         let some = columns(10_000, &[late(&[4321]), late(&[9999])]);
-        assert!(
-            some.len() <= 2 * MAX_RANKS && some.contains(&4321) && some.contains(&9999)
-        );
+        assert!(some.len() <= 2 * MAX_RANKS && some.contains(&4321) && some.contains(&9999));
     }
 
     #[test]
     fn steps_that_read_back_are_found_however_few_are_sampled() {
         let row = |reads| QueueRow {
             pieces: Vec::new(),
-            cells: vec![PieceCell { reads, ..PieceCell::default() }],
+            cells: vec![PieceCell {
+                reads,
+                ..PieceCell::default()
+            }],
             fixed: Vec::new(),
         };
         let every = |steps: &[u64], reads: fn(u64) -> bool| {
-            let rows: Vec<QueueRow> =
-                steps.iter().map(|step| row(reads(*step))).collect();
+            let rows: Vec<QueueRow> = steps.iter().map(|step| row(reads(*step))).collect();
             reads_every(steps, &rows)
         };
         let steps = [4, 5, 6, 7, 17, 18, 19, 29, 30, 31];

@@ -60,8 +60,7 @@ impl<'block> Replay<'block> {
             makespan_s: 0.0,
         };
         let mut ends = vec![0.0; ranks];
-        let mut arrivals: Vec<BTreeMap<u32, f64>> =
-            Vec::with_capacity(block.boundaries.len());
+        let mut arrivals: Vec<BTreeMap<u32, f64>> = Vec::with_capacity(block.boundaries.len());
         // The boundary before at which each rank issued what it has not waited for yet, plus 1.
         let mut pending = vec![0u32; ranks];
         for (boundary, row) in row.chunks_exact(ranks.max(1)).enumerate() {
@@ -113,14 +112,15 @@ impl<'block> Replay<'block> {
     /// # Properties
     /// Not larger than before if no own time grows.
     pub fn makespan_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> f64 {
-        self.ends_with(change).into_iter().fold(f64::NEG_INFINITY, f64::max)
+        self.ends_with(change)
+            .into_iter()
+            .fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// The same, and when each rank ends the step, in seconds since its own start of it.
     pub fn ends_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> Vec<f64> {
         let mut now = vec![0.0f64; self.ranks];
-        let mut arrivals: Vec<BTreeMap<u32, f64>> =
-            Vec::with_capacity(self.boundaries.len());
+        let mut arrivals: Vec<BTreeMap<u32, f64>> = Vec::with_capacity(self.boundaries.len());
         for boundary in 0..self.boundaries.len() {
             for (rank, now) in now.iter_mut().enumerate() {
                 let cell = boundary * self.ranks + rank;
@@ -165,11 +165,7 @@ fn group_of(groups: Option<&[u32]>, cell: usize) -> u32 {
 }
 
 /// When the last rank of each group gets to a boundary, by when each rank does.
-fn last_by_group(
-    groups: Option<&[u32]>,
-    boundary: usize,
-    at: &[f64],
-) -> BTreeMap<u32, f64> {
+fn last_by_group(groups: Option<&[u32]>, boundary: usize, at: &[f64]) -> BTreeMap<u32, f64> {
     let mut last = BTreeMap::new();
     if groups.is_none() {
         last.insert(0, at.iter().copied().fold(f64::NEG_INFINITY, f64::max));
@@ -184,11 +180,7 @@ fn last_by_group(
 }
 
 /// For each rank, when the last one of its group gets to a boundary.
-pub(crate) fn last_arrivals(
-    groups: Option<&[u32]>,
-    boundary: usize,
-    at: &[f64],
-) -> Vec<f64> {
+pub(crate) fn last_arrivals(groups: Option<&[u32]>, boundary: usize, at: &[f64]) -> Vec<f64> {
     let last = last_by_group(groups, boundary, at);
     let cells = boundary * at.len()..(boundary + 1) * at.len();
     cells.map(|cell| last[&group_of(groups, cell)]).collect()
@@ -216,9 +208,7 @@ pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
         for (_, row) in block.rows() {
             let prefixes = prefixes(row, block.ranks);
             let mut entered = 0.0;
-            for (at, boundary) in
-                prefixes.chunks_exact(block.ranks).zip(&*block.boundaries)
-            {
+            for (at, boundary) in prefixes.chunks_exact(block.ranks).zip(&*block.boundaries) {
                 let left = spread(at);
                 *before.entry(boundary.stage).or_default() += entered;
                 *after.entry(boundary.stage).or_default() += left;
@@ -255,7 +245,11 @@ pub fn assume_synchronisation(window: &mut Window) {
         stages.push(StageId::BACKWARD);
     }
     for block in &mut window.blocks {
-        if block.boundaries.iter().any(|boundary| boundary.sync != Sync::None) {
+        if block
+            .boundaries
+            .iter()
+            .any(|boundary| boundary.sync != Sync::None)
+        {
             continue;
         }
         let mut boundaries = block.boundaries.to_vec();
@@ -332,9 +326,13 @@ fn comes_together(block: &Block) -> Vec<bool> {
 /// Where a rank is late by as much in one segment after the other, all take equally long. Only what
 /// varies from step to step then tells those who wait from those who work.
 fn awaited(block: &Block) -> Vec<bool> {
-    let rows: Vec<(&[f64], Vec<f64>)> =
-        block.rows().map(|(_, row)| (row, prefixes(row, block.ranks))).collect();
-    (0..block.boundaries.len()).map(|at| is_awaited(block, &rows, at)).collect()
+    let rows: Vec<(&[f64], Vec<f64>)> = block
+        .rows()
+        .map(|(_, row)| (row, prefixes(row, block.ranks)))
+        .collect();
+    (0..block.boundaries.len())
+        .map(|at| is_awaited(block, &rows, at))
+        .collect()
 }
 
 /// The same of one boundary, `rows` being those of the block and their running sums.
@@ -460,12 +458,11 @@ mod tests {
         let block = block(3, &[Sync::None, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
         assert!((replay.own_s(2, 1) - 0.002).abs() < 1e-9);
-        let fixed =
-            replay.makespan_with(
-                |boundary, rank, own| {
-                    if (boundary, rank) == (0, 0) { 0.0 } else { own }
-                },
-            );
+        let fixed = replay.makespan_with(
+            |boundary, rank, own| {
+                if (boundary, rank) == (0, 0) { 0.0 } else { own }
+            },
+        );
         assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
@@ -476,12 +473,11 @@ mod tests {
         let block = block(2, &[ISSUE, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
         assert!((replay.own_s(1, 1) - 0.003).abs() < 1e-9);
-        let fixed =
-            replay.makespan_with(
-                |boundary, rank, own| {
-                    if (boundary, rank) == (0, 0) { 0.0 } else { own }
-                },
-            );
+        let fixed = replay.makespan_with(
+            |boundary, rank, own| {
+                if (boundary, rank) == (0, 0) { 0.0 } else { own }
+            },
+        );
         assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
@@ -493,10 +489,16 @@ mod tests {
         let mut boundaries = block.boundaries.to_vec();
         boundaries[1].stage = StageId::DATA;
         block.boundaries = boundaries.into();
-        let mut window = Window { meeting: Meeting::Seen, ..Window::from(block) };
+        let mut window = Window {
+            meeting: Meeting::Seen,
+            ..Window::from(block)
+        };
         join_where_seen(&mut window);
-        let syncs: Vec<Sync> =
-            window.blocks[0].boundaries.iter().map(|boundary| boundary.sync).collect();
+        let syncs: Vec<Sync> = window.blocks[0]
+            .boundaries
+            .iter()
+            .map(|boundary| boundary.sync)
+            .collect();
         assert_eq!(syncs, [Sync::None, Sync::Assumed, Sync::None]);
     }
 
@@ -521,8 +523,11 @@ mod tests {
                     let is_first = segment == 0 && rank < 2;
                     let own = if is_first { 0.005 + noise } else { own };
                     let begin = at[rank as usize];
-                    let free =
-                        if wait && segment > 0 { begin.max(arrived) } else { begin };
+                    let free = if wait && segment > 0 {
+                        begin.max(arrived)
+                    } else {
+                        begin
+                    };
                     row[rank as usize] = free + own - begin;
                 }
                 (0..3).for_each(|rank| at[rank] += row[rank]);
@@ -532,7 +537,10 @@ mod tests {
         }
         let mut block = block(3, &[ISSUE, ISSUE, ISSUE, Sync::None], &[]);
         (block.steps, block.durations_s) = ((0..40).collect(), durations_s);
-        let mut window = Window { meeting: Meeting::Seen, ..Window::from(block) };
+        let mut window = Window {
+            meeting: Meeting::Seen,
+            ..Window::from(block)
+        };
         join_devices_where_seen(&mut window);
         window
     }
@@ -541,14 +549,17 @@ mod tests {
     fn who_waits_behind_a_collective_takes_longer_the_earlier_it_is() {
         let joined = |window: &Window| {
             let boundaries = window.blocks[0].boundaries.iter();
-            boundaries.map(|boundary| boundary.sync == Sync::Assumed).collect::<Vec<_>>()
+            boundaries
+                .map(|boundary| boundary.sync == Sync::Assumed)
+                .collect::<Vec<_>>()
         };
         let waits = late_in_each_segment(true);
         assert_eq!(joined(&waits), [true, true, true, false]);
         let block = &waits.blocks[0];
         let replay = Replay::of_row(block, block.row(3));
-        let late_s: f64 =
-            (0..4).map(|at| replay.own_s(at, 2) - replay.own_s(at, 0)).sum();
+        let late_s: f64 = (0..4)
+            .map(|at| replay.own_s(at, 2) - replay.own_s(at, 0))
+            .sum();
         assert!((late_s - 0.08).abs() < 0.005, "{late_s}");
         let works = late_in_each_segment(false);
         assert_eq!(joined(&works), [false, false, true, false]);

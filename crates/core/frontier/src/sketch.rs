@@ -55,12 +55,7 @@ impl Sketch {
     /// `row[boundary][rank]`; `slots[boundary]` is the boundary's stage in `baseline`.
     /// # Panics
     /// If `row` is not as long as `slots` times `ids`.
-    pub fn of_row(
-        row: &[f64],
-        ids: &[u32],
-        slots: &[usize],
-        baseline: &StageBaseline,
-    ) -> Self {
+    pub fn of_row(row: &[f64], ids: &[u32], slots: &[usize], baseline: &StageBaseline) -> Self {
         let mut account = RowAccount::default();
         account_row(row, ids.len(), slots, Some(baseline), &mut account);
         let mut prefixes = vec![0.0; ids.len()];
@@ -124,12 +119,17 @@ impl Sketch {
 
     /// Exposed makespan, in seconds. Exact.
     pub fn makespan_s(&self) -> f64 {
-        self.boundaries.last().map_or(0.0, BoundarySketch::frontier_s)
+        self.boundaries
+            .last()
+            .map_or(0.0, BoundarySketch::frontier_s)
     }
 
     /// Seconds of direct-exposure gain of each stage. Exact.
     pub fn gains_s(&self) -> Vec<f64> {
-        self.relieved_s.iter().map(|relieved| self.makespan_s() - relieved).collect()
+        self.relieved_s
+            .iter()
+            .map(|relieved| self.makespan_s() - relieved)
+            .collect()
     }
 }
 
@@ -142,7 +142,10 @@ impl BoundarySketch {
             latest.truncate(TOP);
         }
         latest.sort_by(later_first);
-        Self { latest, prefixes: prefixes.iter().copied().collect() }
+        Self {
+            latest,
+            prefixes: prefixes.iter().copied().collect(),
+        }
     }
 
     fn merge(&mut self, other: &Self) {
@@ -164,7 +167,9 @@ impl BoundarySketch {
 
     /// Lead of the latest rank over the next, in seconds. Exact; `None` for one rank.
     pub fn gap_s(&self) -> Option<f64> {
-        let [first, second, ..] = self.latest.as_slice() else { return None };
+        let [first, second, ..] = self.latest.as_slice() else {
+            return None;
+        };
         Some(first.0 - second.0)
     }
 
@@ -227,7 +232,10 @@ impl Histogram {
     /// Takes in the values of another.
     pub fn merge(&mut self, other: &Self) {
         for (bucket, count) in &other.counts {
-            match self.counts.binary_search_by_key(bucket, |(known, _)| *known) {
+            match self
+                .counts
+                .binary_search_by_key(bucket, |(known, _)| *known)
+            {
                 Ok(at) => self.counts[at].1 += count,
                 Err(at) => self.counts.insert(at, (*bucket, *count)),
             }
@@ -365,6 +373,9 @@ mod tests {
     fn steps_of_different_shape_are_not_merged() {
         let mut one = sketch(&[1.0, 1.0], 1, &[0]);
         let other = sketch(&[1.0], 1, &[0]);
-        assert_eq!(one.merge(&other), Err(SketchError::Shape { left: 2, right: 1 }));
+        assert_eq!(
+            one.merge(&other),
+            Err(SketchError::Shape { left: 2, right: 1 })
+        );
     }
 }

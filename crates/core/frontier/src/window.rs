@@ -1,8 +1,6 @@
 use model::{Downgrade, Label, StageId, Window, median};
 
-use crate::{
-    Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label,
-};
+use crate::{Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label};
 
 /// A stage in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,14 +114,23 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
             }
             let makespan_s = account.makespan_s();
             let stages = stage_steps(stages.len(), slots, &account.fronts);
-            steps.push(StepAccount { step, block: index, row, makespan_s, stages });
+            steps.push(StepAccount {
+                step,
+                block: index,
+                row,
+                makespan_s,
+                stages,
+            });
         }
     }
     steps.sort_by_key(|account| account.step);
     let measurable = exposed_s > 0.0 && exposed_s >= gates.denom_floor_s;
     let (share, gain): (Vec<f64>, Vec<f64>) = if measurable {
         (
-            advance_s.iter().map(|seconds| seconds / exposed_s).collect(),
+            advance_s
+                .iter()
+                .map(|seconds| seconds / exposed_s)
+                .collect(),
             relieved_s
                 .iter()
                 .map(|relieved| (exposed_s - relieved) / exposed_s)
@@ -145,17 +152,16 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
         co_critical: Vec::new(),
         downgrades: Vec::new(),
     };
-    let Axes { labels, co_critical, downgrades } = label(window, &found, gates);
-    (found.labels, found.co_critical, found.downgrades) =
-        (labels, co_critical, downgrades);
+    let Axes {
+        labels,
+        co_critical,
+        downgrades,
+    } = label(window, &found, gates);
+    (found.labels, found.co_critical, found.downgrades) = (labels, co_critical, downgrades);
     found
 }
 
-fn stage_steps(
-    stages: usize,
-    slots: &[usize],
-    fronts: &[Front],
-) -> Vec<Option<StageStep>> {
+fn stage_steps(stages: usize, slots: &[usize], fronts: &[Front]) -> Vec<Option<StageStep>> {
     let mut found: Vec<Option<(f64, StageStep)>> = vec![None; stages];
     for (boundary, (slot, front)) in slots.iter().zip(fronts).enumerate() {
         let here = StageStep {
@@ -169,12 +175,25 @@ fn stage_steps(
             Some((largest, mut known)) => {
                 let total = known.advance_s + front.advance_s;
                 let largest_now = largest.max(front.advance_s);
-                known = if front.advance_s > largest { here } else { known };
-                (largest_now, StageStep { advance_s: total, ..known })
+                known = if front.advance_s > largest {
+                    here
+                } else {
+                    known
+                };
+                (
+                    largest_now,
+                    StageStep {
+                        advance_s: total,
+                        ..known
+                    },
+                )
             }
         });
     }
-    found.into_iter().map(|stage| stage.map(|(_, stage)| stage)).collect()
+    found
+        .into_iter()
+        .map(|stage| stage.map(|(_, stage)| stage))
+        .collect()
 }
 
 /// Indices of stages by falling score, ties in schema order.

@@ -1,8 +1,8 @@
 //! Ranks that arrive late in timed collectives, and communicators that became slow.
 
 use model::{
-    Action, Claim, Cost, Finding, IncidentKind, JobContext, LateArrivals, Observation,
-    Origin, RankPart, SlowCommunicator, Subject,
+    Action, Claim, Cost, Finding, IncidentKind, JobContext, LateArrivals, Observation, Origin,
+    RankPart, SlowCommunicator, Subject,
 };
 
 use crate::IncidentSettings;
@@ -30,7 +30,13 @@ pub fn late(
         victims: late.waited.iter().chain(&late.victims).copied().collect(),
         cost: Cost::saved_whole(late.cost_s, late.cost_share),
         facts: places
-            .map(|place| Observation::Arrival { ranks: ranks.clone(), place }.into())
+            .map(|place| {
+                Observation::Arrival {
+                    ranks: ranks.clone(),
+                    place,
+                }
+                .into()
+            })
             .collect(),
         actions: vec![Action::LookAtRanks {
             ranks: ranks.clone(),
@@ -55,7 +61,10 @@ pub fn slowed(
         kind: IncidentKind::Degraded,
         severity: settings.severity(slow.cost_share),
         open: slow.open,
-        subject: Subject { hosts: context.hosts_of(&slow.ranks), ..Subject::default() },
+        subject: Subject {
+            hosts: context.hosts_of(&slow.ranks),
+            ..Subject::default()
+        },
         victims: slow.ranks.iter().copied().collect(),
         cost: Cost::saved_whole(slow.cost_s, slow.cost_share),
         facts: vec![Observation::Bandwidth(Box::new(slow.clone())).into()],

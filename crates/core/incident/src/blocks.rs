@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    AbsorbedBlock, Action, Claim, Cost, Fact, Finding, HeldUpSteps, JobContext,
-    Observation, Origin, PipelineAction, PipelineBlock, PipelineFact, Side, SlowPart,
-    Standstill, StepSpan, Subject,
+    AbsorbedBlock, Action, Claim, Cost, Fact, Finding, HeldUpSteps, JobContext, Observation,
+    Origin, PipelineAction, PipelineBlock, PipelineFact, Side, SlowPart, Standstill, StepSpan,
+    Subject,
 };
 use schedule::{HeldUp, SlowBlock};
 
@@ -29,7 +29,10 @@ pub struct Looked {
 impl Looked {
     /// None yet, and only steps that are named are.
     pub fn sampled() -> Self {
-        Self { sampled: Some(Seen::default()), last_step: 0 }
+        Self {
+            sampled: Some(Seen::default()),
+            last_step: 0,
+        }
     }
 
     /// All up to this one.
@@ -41,13 +44,17 @@ impl Looked {
     pub fn at(&mut self, steps: impl IntoIterator<Item = u32>) {
         for step in steps {
             self.until(step);
-            self.sampled.iter_mut().for_each(|seen| seen.extend([step.into()]));
+            self.sampled
+                .iter_mut()
+                .for_each(|seen| seen.extend([step.into()]));
         }
     }
 
     /// Those from one on.
     fn since(&self, first: u64) -> Seen {
-        self.sampled.clone().unwrap_or_else(|| (first..=self.last_step).into())
+        self.sampled
+            .clone()
+            .unwrap_or_else(|| (first..=self.last_step).into())
     }
 
     /// How many steps each one stands for that was looked at from the first to the last.
@@ -76,7 +83,11 @@ pub struct SlowBlocks {
 impl SlowBlocks {
     /// Nothing yet, of ranks at a stage.
     pub fn new(ranks: Vec<u32>, stage: usize) -> Self {
-        Self { ranks, stage, ..Self::default() }
+        Self {
+            ranks,
+            stage,
+            ..Self::default()
+        }
     }
 
     /// What it cost so far in the steps that were looked at, in seconds.
@@ -95,8 +106,7 @@ impl SlowBlocks {
         let meanwhile_s = usual_s * looked.since(first).count(first..=last) as f64;
         let steady_s = settings.steady_share_min * meanwhile_s;
         let stall_s = settings.stall_min_s.max(settings.stall_min_steps * usual_s);
-        self.steps.len() >= SAMPLE_MIN && self.lost_s >= steady_s
-            || self.longest_s >= stall_s
+        self.steps.len() >= SAMPLE_MIN && self.lost_s >= steady_s || self.longest_s >= stall_s
     }
 
     /// Takes a step that lost `lost_s` to these blocks.
@@ -174,7 +184,11 @@ impl SlowBlocks {
             last_step: last,
             victims: context.others(&self.ranks),
             cost: Cost::saved_whole(lost_s, cost_share),
-            facts: self.blocks.iter().map(|(block, slow)| fact(*block, slow)).collect(),
+            facts: self
+                .blocks
+                .iter()
+                .map(|(block, slow)| fact(*block, slow))
+                .collect(),
             actions: vec![Action::InPipeline(PipelineAction::LookAtBlocks {
                 ranks: self.ranks.clone(),
                 side,
@@ -204,11 +218,15 @@ impl SlowBlocks {
 }
 
 fn fact(block: PipelineBlock, slow: &[SlowBlock]) -> Fact {
-    let mean =
-        |of: fn(&SlowBlock) -> f64| slow.iter().map(of).sum::<f64>() / slow.len() as f64;
+    let mean = |of: fn(&SlowBlock) -> f64| slow.iter().map(of).sum::<f64>() / slow.len() as f64;
     let (took_s, usual_s) = (mean(|slow| slow.took_s), mean(|slow| slow.usual_s));
     let times = slow.len();
-    let what = PipelineFact::CriticalBlock { block, took_s, usual_s, times };
+    let what = PipelineFact::CriticalBlock {
+        block,
+        took_s,
+        usual_s,
+        times,
+    };
     Observation::Pipeline(Box::new(what)).into()
 }
 
@@ -220,7 +238,11 @@ pub fn halted(halt: Standstill) -> Fact {
 /// Whether ranks are late for their own blocks, or wait for other stages: what they worked in
 /// blocks beside what the same stages of other pipelines did, in seconds.
 pub fn own_blocks(ranks: &[u32], own_s: f64, copies_s: f64) -> Fact {
-    let what = PipelineFact::OwnBlocks { ranks: ranks.to_vec(), own_s, copies_s };
+    let what = PipelineFact::OwnBlocks {
+        ranks: ranks.to_vec(),
+        own_s,
+        copies_s,
+    };
     Observation::Pipeline(Box::new(what)).into()
 }
 
@@ -241,7 +263,11 @@ mod tests {
         let slow = |&(pass, microbatch, excess_s): &(Pass, u32, f64)| SlowBlock {
             pipeline: 0,
             stage: 1,
-            block: PipelineBlock { pass, microbatch, chunk: 0 },
+            block: PipelineBlock {
+                pass,
+                microbatch,
+                chunk: 0,
+            },
             node: 0,
             took_s: 0.02 + excess_s,
             usual_s: 0.02,
@@ -250,8 +276,14 @@ mod tests {
         };
         let slow: Vec<SlowBlock> = blocks.iter().map(slow).collect();
         let (causes, absorbed) = (Vec::new(), Vec::new());
-        let held =
-            HeldUp { step: 12, took_s: 0.6, usual_s: 0.2, lost_s: 0.4, causes, absorbed };
+        let held = HeldUp {
+            step: 12,
+            took_s: 0.6,
+            usual_s: 0.2,
+            lost_s: 0.4,
+            causes,
+            absorbed,
+        };
         let mut incident = SlowBlocks::new(vec![1], 1);
         incident.strike(&held, 0.3, &slow);
         incident.part().to_string()

@@ -27,16 +27,24 @@ impl Reference {
     pub(crate) fn of_rows(found: &WindowFrontier) -> Self {
         let advances = found.stages.iter().enumerate().map(|(slot, stage)| {
             let steps = found.steps.iter();
-            let mut advances: Vec<f64> =
-                steps.filter_map(|step| Some(step.stages[slot]?.advance_s)).collect();
+            let mut advances: Vec<f64> = steps
+                .filter_map(|step| Some(step.stages[slot]?.advance_s))
+                .collect();
             (*stage, median(&mut advances).unwrap_or(0.0))
         });
-        Self { advance_s: advances.collect(), step_s: found.median_step_s() }
+        Self {
+            advance_s: advances.collect(),
+            step_s: found.median_step_s(),
+        }
     }
 
     /// The better of two.
     pub(crate) fn better(self, other: Self) -> Self {
-        if other.step_s < self.step_s { other } else { self }
+        if other.step_s < self.step_s {
+            other
+        } else {
+            self
+        }
     }
 
     /// The stage that takes longer now, by most.
@@ -59,8 +67,7 @@ pub(crate) struct Best {
 impl Best {
     /// Takes in another window, and the account of its devices.
     pub(crate) fn take(&mut self, found: &WindowFrontier, devices: Devices<'_>) {
-        let better = |known: Option<Reference>, now: Option<Reference>| match (known, now)
-        {
+        let better = |known: Option<Reference>, now: Option<Reference>| match (known, now) {
             (Some(known), Some(now)) => Some(known.better(now)),
             (known, now) => known.or(now),
         };
@@ -94,10 +101,12 @@ pub(crate) fn common_causes(
     if causes.is_empty() {
         let all_s: f64 = faults.iter().map(|fault| fault.cost_s).sum();
         let degraded = degraded(window, found, all_s, best.host.as_ref(), settings);
-        causes.extend(degraded.map(|fault| match account.zip(best.device.as_ref()) {
-            Some((account, best)) => on_devices(fault, account, best),
-            None => fault,
-        }));
+        causes.extend(
+            degraded.map(|fault| match account.zip(best.device.as_ref()) {
+                Some((account, best)) => on_devices(fault, account, best),
+                None => fault,
+            }),
+        );
     }
     let is_open = causes.is_empty() && !faults.iter().any(|fault| fault.notable);
     if is_open && account.is_none() {
@@ -121,7 +130,11 @@ fn input_bound(
         Some((charged_s - explained_s).min(usual_s(window, StageId::DATA)))
     };
     let cost_s = match account {
-        Some(DeviceAccount { sampled, found: sampled_found, .. }) => {
+        Some(DeviceAccount {
+            sampled,
+            found: sampled_found,
+            ..
+        }) => {
             let scale = found.exposed_s / sampled_found.exposed_s;
             scale * waited_s(&sampled.window, sampled_found, explained_s / scale)?
         }
@@ -129,16 +142,32 @@ fn input_bound(
     };
     let dominant = cost_s >= settings.input_share_min * found.exposed_s;
     let is_bound = dominant && cost_s > 0.0;
-    is_bound
-        .then(|| common(FaultKind::InputBound, StageId::DATA, cost_s, (window, found)))
+    is_bound.then(|| {
+        common(
+            FaultKind::InputBound,
+            StageId::DATA,
+            cost_s,
+            (window, found),
+        )
+    })
 }
 
 /// Where the devices became slower, and whether they wait for their hosts there.
 fn on_devices(fault: Fault, account: &DeviceAccount, best: &Reference) -> Fault {
     let now = Reference::of_rows(&account.found);
-    let Some(stage) = best.slower_stage(&now) else { return fault };
-    let side = if account.is_host_bound(stage) { Side::Host } else { Side::Device };
-    Fault { stage, side: Some(side), ..fault }
+    let Some(stage) = best.slower_stage(&now) else {
+        return fault;
+    };
+    let side = if account.is_host_bound(stage) {
+        Side::Host
+    } else {
+        Side::Device
+    };
+    Fault {
+        stage,
+        side: Some(side),
+        ..fault
+    }
 }
 
 /// Seconds the usual rank spends in a stage, over all steps: where all wait, so does it.
@@ -189,7 +218,12 @@ fn unknown_rank(
     found: &WindowFrontier,
     settings: &IncidentSettings,
 ) -> Option<Fault> {
-    let boundaries = || window.blocks.iter().flat_map(|block| block.boundaries.iter());
+    let boundaries = || {
+        window
+            .blocks
+            .iter()
+            .flat_map(|block| block.boundaries.iter())
+    };
     let assumed = boundaries().any(|boundary| boundary.sync == Sync::Assumed)
         && !boundaries().any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
     let slot = frontier::ranking(&found.share).first().copied()?;
@@ -199,8 +233,14 @@ fn unknown_rank(
     // Where ranks meet elsewhere, who comes last is measured.
     let assumed = assumed && window.meeting == Meeting::Issued;
     let unknown = window.ranks.len() > 1 && assumed && dominant && synchronises;
-    unknown
-        .then(|| common(FaultKind::UnknownRank, found.stages[slot], 0.0, (window, found)))
+    unknown.then(|| {
+        common(
+            FaultKind::UnknownRank,
+            found.stages[slot],
+            0.0,
+            (window, found),
+        )
+    })
 }
 
 fn common(

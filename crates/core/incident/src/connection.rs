@@ -23,16 +23,25 @@ pub fn link_slowed(
         lost_s: networked.lost_s,
     });
     let (cost_s, cost_share) = match iterations {
-        Some((Networked { lost_s, .. }, total_s)) => {
-            (*lost_s, lost_s / total_s.max(*lost_s).max(f64::MIN_POSITIVE))
-        }
+        Some((Networked { lost_s, .. }, total_s)) => (
+            *lost_s,
+            lost_s / total_s.max(*lost_s).max(f64::MIN_POSITIVE),
+        ),
         None => (link.lost_s(), 0.0),
     };
     let is_still = link.open && matches!(link.fault, LinkFault::Stalled { .. });
     let ranks = ends.map_or(Vec::new(), Vec::from);
-    let claim = ConnectionClaim { connection: link.clone(), ranks: ends, lost };
+    let claim = ConnectionClaim {
+        connection: link.clone(),
+        ranks: ends,
+        lost,
+    };
     Finding {
-        severity: if is_still { Severity::Critical } else { Severity::Warning },
+        severity: if is_still {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        },
         open: link.open,
         subject: Subject {
             hosts: context.hosts_of(&ranks),
@@ -45,9 +54,19 @@ pub fn link_slowed(
         cost: Cost::saved_whole(cost_s, cost_share),
         facts: vec![
             Observation::Connection(Box::new(link.clone())).into(),
-            Observation::Path { is_broken: link.is_broken() }.into(),
+            Observation::Path {
+                is_broken: link.is_broken(),
+            }
+            .into(),
         ],
-        actions: vec![Action::LookAtPort { port: link.ends.port.clone(), ranks }],
-        ..Finding::new(Origin::Connections, id, Claim::SlowConnection(Box::new(claim)))
+        actions: vec![Action::LookAtPort {
+            port: link.ends.port.clone(),
+            ranks,
+        }],
+        ..Finding::new(
+            Origin::Connections,
+            id,
+            Claim::SlowConnection(Box::new(claim)),
+        )
     }
 }

@@ -25,8 +25,12 @@ pub(crate) struct Charge {
 pub(crate) fn share_out(count: usize, gain_s: impl Fn(&[usize]) -> f64) -> Vec<Charge> {
     let all: Vec<usize> = (0..count).collect();
     let all_s = gain_s(&all);
-    let without =
-        |at: usize| all.iter().copied().filter(|other| *other != at).collect::<Vec<_>>();
+    let without = |at: usize| {
+        all.iter()
+            .copied()
+            .filter(|other| *other != at)
+            .collect::<Vec<_>>()
+    };
     let weights: Vec<f64> = all.iter().map(|at| all_s - gain_s(&without(*at))).collect();
     let order = ranking(&weights);
     let mut left_s = all_s;
@@ -37,14 +41,22 @@ pub(crate) fn share_out(count: usize, gain_s: impl Fn(&[usize]) -> f64) -> Vec<C
         let alone_s = gain_s(&[*at]).max(0.0);
         let hidden = cost_s < 0.5 * weights[*at];
         // It is the first before it whose fixing sets it free that hides it.
-        let hidden_by = order[..place].iter().enumerate().filter(|_| hidden).find_map(
-            |(hider, first)| {
+        let hidden_by = order[..place]
+            .iter()
+            .enumerate()
+            .filter(|_| hidden)
+            .find_map(|(hider, first)| {
                 let both_s = gain_s(&[*first, *at]);
                 let is_free = both_s - gain_s(&[*first]) - alone_s > 0.25 * weights[*at];
                 is_free.then_some((hider, both_s))
-            },
-        );
-        Charge { at: *at, cost_s, alone_s, hidden, hidden_by }
+            });
+        Charge {
+            at: *at,
+            cost_s,
+            alone_s,
+            hidden,
+            hidden_by,
+        }
     });
     charges.collect()
 }

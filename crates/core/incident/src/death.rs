@@ -2,8 +2,8 @@
 
 use collective::Stall;
 use model::{
-    Action, Claim, Finding, IncidentKind, JobContext, KilledRank, Observation, Origin,
-    Pace, RankPart, Severity, Subject,
+    Action, Claim, Finding, IncidentKind, JobContext, KilledRank, Observation, Origin, Pace,
+    RankPart, Severity, Subject,
 };
 
 /// The finding about a rank that was killed, and who was left waiting for it.
@@ -25,12 +25,23 @@ pub fn death(
         .flat_map(|stall| &stall.waits)
         .find(|wait| wait.missing.contains(&rank));
     let ended = Observation::Killed { signal };
-    let waits = wait
-        .map(|wait| Observation::Wait { wait: Box::new(wait.clone()), is_unseen: false });
-    let killed = KilledRank { rank, signal, step, wait: wait.cloned() };
+    let waits = wait.map(|wait| Observation::Wait {
+        wait: Box::new(wait.clone()),
+        is_unseen: false,
+    });
+    let killed = KilledRank {
+        rank,
+        signal,
+        step,
+        wait: wait.cloned(),
+    };
     Finding {
         kind: IncidentKind::Hang,
-        severity: if open { Severity::Critical } else { Severity::Warning },
+        severity: if open {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        },
         open,
         subject: Subject {
             hosts: context.hosts_of(&ranks),
@@ -44,7 +55,10 @@ pub fn death(
             .map(|wait| wait.entered.iter().copied().collect())
             .unwrap_or_default(),
         facts: [ended].into_iter().chain(waits).map(Into::into).collect(),
-        actions: vec![Action::LookAtRanks { ranks, part: part(signal) }],
+        actions: vec![Action::LookAtRanks {
+            ranks,
+            part: part(signal),
+        }],
         ..Finding::new(Origin::Death, id, Claim::Killed(Box::new(killed)))
     }
 }

@@ -1,8 +1,7 @@
 //! What hosts say of devices: GPUs and network cards.
 
 use model::{
-    Action, Beside, Brake, Device, DevicePart, DeviceUsage, Gauge, Observation, Unlike,
-    median,
+    Action, Beside, Brake, Device, DevicePart, DeviceUsage, Gauge, Observation, Unlike, median,
 };
 
 /// Share of the time that a device must be slowed down or full, more than its peers, before it is
@@ -53,7 +52,11 @@ pub fn devices(
         let views = own.iter().map(|(users, usage)| {
             let is_named = |rank: &&u32| ranks.is_empty() || ranks.contains(rank);
             let ranks = users.iter().filter(is_named).copied().collect();
-            View { ranks, usage, peers: &peers }
+            View {
+                ranks,
+                usage,
+                peers: &peers,
+            }
         });
         let views: Vec<View<'_>> = views.collect();
         for rule in RULES {
@@ -61,12 +64,29 @@ pub fn devices(
                 .iter()
                 .filter_map(|view| Some((view, rule(view)?)))
                 .max_by(|(_, one), (_, other)| one.excess.total_cmp(&other.excess));
-            let Some((view, Found { unlike, look_at, .. })) = worst else { continue };
+            let Some((
+                view,
+                Found {
+                    unlike, look_at, ..
+                },
+            )) = worst
+            else {
+                continue;
+            };
             let users = view.ranks.clone();
-            let action =
-                look_at.map(|part| Action::LookAtDevice { ranks: users.clone(), part });
+            let action = look_at.map(|part| Action::LookAtDevice {
+                ranks: users.clone(),
+                part,
+            });
             let device = view.usage.device.clone();
-            found.push((Observation::Device { users, device, unlike }, action));
+            found.push((
+                Observation::Device {
+                    users,
+                    device,
+                    unlike,
+                },
+                action,
+            ));
         }
     }
     found
@@ -94,12 +114,16 @@ impl View<'_> {
 
     /// Both, where the device is slower than its peers.
     fn slower(&self, gauge: Gauge) -> Option<(f64, f64)> {
-        self.both(gauge).filter(|(own, usual)| *own < SPEED_RATIO * usual)
+        self.both(gauge)
+            .filter(|(own, usual)| *own < SPEED_RATIO * usual)
     }
 }
 
 fn beside((own, usual): (f64, f64)) -> Beside {
-    Beside { own, peers: Some(usual) }
+    Beside {
+        own,
+        peers: Some(usual),
+    }
 }
 
 fn beyond(excess: f64, least: f64) -> Option<f64> {
@@ -110,8 +134,16 @@ fn beyond(excess: f64, least: f64) -> Option<f64> {
 fn slowed(view: &View<'_>) -> Option<Found> {
     const BRAKES: [(Gauge, Brake, DevicePart); 3] = [
         (Gauge::HeatShare, Brake::Heat, DevicePart::Cooling),
-        (Gauge::PowerBrakeShare, Brake::PowerBrake, DevicePart::PowerSupply),
-        (Gauge::PowerLimitShare, Brake::PowerLimit, DevicePart::PowerLimit),
+        (
+            Gauge::PowerBrakeShare,
+            Brake::PowerBrake,
+            DevicePart::PowerSupply,
+        ),
+        (
+            Gauge::PowerLimitShare,
+            Brake::PowerLimit,
+            DevicePart::PowerLimit,
+        ),
     ];
     let excess = |gauge| {
         let usual = view.usual(gauge);
@@ -121,18 +153,29 @@ fn slowed(view: &View<'_>) -> Option<Found> {
     };
     let clock = view.slower(Gauge::ClockMhz);
     let clock_mhz = clock.map(beside);
-    let brake = BRAKES.into_iter().find_map(|brake| Some((brake, excess(brake.0)?)));
+    let brake = BRAKES
+        .into_iter()
+        .find_map(|brake| Some((brake, excess(brake.0)?)));
     let Some(((gauge, brake, part), excess)) = brake else {
         let (own, usual) = clock?;
         return Some(Found {
-            unlike: Unlike::Slowed { brake: None, clock_mhz },
+            unlike: Unlike::Slowed {
+                brake: None,
+                clock_mhz,
+            },
             excess: 1.0 - own / usual,
             look_at: Some(DevicePart::ClockSettings),
         });
     };
-    let share = Beside { own: view.own(gauge)?, peers: view.usual(gauge) };
+    let share = Beside {
+        own: view.own(gauge)?,
+        peers: view.usual(gauge),
+    };
     Some(Found {
-        unlike: Unlike::Slowed { brake: Some((brake, share)), clock_mhz },
+        unlike: Unlike::Slowed {
+            brake: Some((brake, share)),
+            clock_mhz,
+        },
         excess,
         look_at: Some(part),
     })
@@ -150,7 +193,10 @@ fn pcie(view: &View<'_>) -> Option<Found> {
     let speed = speeds.map_or(1.0, |(own, usual)| own / usual);
     Some(Found {
         unlike: Unlike::Pcie {
-            lanes: Beside { own: lanes, peers: usual },
+            lanes: Beside {
+                own: lanes,
+                peers: usual,
+            },
             lanes_most: most,
             speed: speeds.map(beside),
         },
@@ -199,18 +245,30 @@ fn full(view: &View<'_>) -> Option<Found> {
 fn busy(view: &View<'_>) -> Option<Found> {
     let (own, usual) = view.both(Gauge::BusyShare)?;
     let excess = beyond((own - usual).abs(), BUSY_MIN)?;
-    Some(Found { unlike: Unlike::Busy(beside((own, usual))), excess, look_at: None })
+    Some(Found {
+        unlike: Unlike::Busy(beside((own, usual))),
+        excess,
+        look_at: None,
+    })
 }
 
 /// A device has counted errors, more than others.
 fn errors(view: &View<'_>) -> Option<Found> {
     let sum = |usage: &DeviceUsage| {
-        usage.errors.values().map(|count| *count as f64).sum::<f64>()
+        usage
+            .errors
+            .values()
+            .map(|count| *count as f64)
+            .sum::<f64>()
     };
     let mut peers: Vec<f64> = view.peers.iter().map(|peer| sum(peer)).collect();
     let excess = sum(view.usage) - median(&mut peers).unwrap_or(0.0);
     let unlike = Unlike::Errors(view.usage.errors.clone());
-    (excess > 0.0).then_some(Found { unlike, excess, look_at: None })
+    (excess > 0.0).then_some(Found {
+        unlike,
+        excess,
+        look_at: None,
+    })
 }
 
 #[cfg(test)]
@@ -225,11 +283,7 @@ mod tests {
         device(ranks.to_vec(), Device::Card("eth0".into()), gauges)
     }
 
-    fn device(
-        ranks: Vec<u32>,
-        device: Device,
-        gauges: &[(Gauge, f64)],
-    ) -> (Vec<u32>, DeviceUsage) {
+    fn device(ranks: Vec<u32>, device: Device, gauges: &[(Gauge, f64)]) -> (Vec<u32>, DeviceUsage) {
         let mut usage = DeviceUsage::new(device);
         for (gauge, value) in gauges {
             usage.measure(*gauge, *value, 10.0);
@@ -257,7 +311,10 @@ mod tests {
     }
 
     fn beside(own: f64, peers: f64) -> Beside {
-        Beside { own, peers: Some(peers) }
+        Beside {
+            own,
+            peers: Some(peers),
+        }
     }
 
     fn like(rank: u32) -> (Vec<u32>, DeviceUsage) {
@@ -315,7 +372,10 @@ mod tests {
     fn a_clock_that_is_held_down_for_no_reason_is_found_and_a_gpu_that_waits() {
         let slow = gpu(2, &[(Gauge::ClockMhz, 1200.0), (Gauge::BusyShare, 0.3)]);
         let clock_mhz = Some(beside(1200.0, 1980.0));
-        let slowed = Unlike::Slowed { brake: None, clock_mhz };
+        let slowed = Unlike::Slowed {
+            brake: None,
+            clock_mhz,
+        };
         assert_eq!(
             found(&[2], &[like(0), like(1), slow]),
             [
@@ -335,12 +395,18 @@ mod tests {
         let shared = [card(&[0, 1, 2, 3], &gauges)];
         assert_eq!(found(&[2], &shared), []);
         let full = Unlike::Full {
-            share: Beside { own: 0.62, peers: None },
+            share: Beside {
+                own: 0.62,
+                peers: None,
+            },
             sent_bytes_per_s: 1e6,
             received_bytes_per_s: 11.9e9,
         };
         let users = vec![0, 1, 2, 3];
-        assert_eq!(found(&[], &shared), [(full, users, Some(DevicePart::OtherUsers))]);
+        assert_eq!(
+            found(&[], &shared),
+            [(full, users, Some(DevicePart::OtherUsers))]
+        );
     }
 
     #[test]
@@ -352,7 +418,10 @@ mod tests {
         let speed = Unlike::LinkSpeed(beside(1.25e9, 12.5e9));
         assert_eq!(
             found(&[2], &[fast(&[0, 1]), slow, fast(&[4, 5])]),
-            [(speed, vec![2], Some(DevicePart::Cable)), (errors, vec![2], None)]
+            [
+                (speed, vec![2], Some(DevicePart::Cable)),
+                (errors, vec![2], None)
+            ]
         );
     }
 }

@@ -1,9 +1,7 @@
 use std::collections::BTreeSet;
 
 use frontier::{Gates, WindowFrontier};
-use model::{
-    Boundary, Ending, MarkKind, Pace, Ranks, Side, StageId, StepPlace, Window, median,
-};
+use model::{Boundary, Ending, MarkKind, Pace, Ranks, Side, StageId, StepPlace, Window, median};
 
 use crate::IncidentSettings;
 use crate::costs::{Charge, share_out};
@@ -158,17 +156,21 @@ pub fn find_faults(
     let mut faults = join_stages(weighed);
     let steps: Vec<u64> = found.steps.iter().map(|account| account.step).collect();
     let (exposed_s, median_s) = (found.exposed_s, found.median_step_s());
-    judge(&mut faults, Stretch { steps: &steps, exposed_s, median_s }, settings);
+    judge(
+        &mut faults,
+        Stretch {
+            steps: &steps,
+            exposed_s,
+            median_s,
+        },
+        settings,
+    );
     faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
     faults
 }
 
 /// Splits the lateness of one stage into groups of ranks that are late together.
-fn stage_candidates(
-    lateness: &Lateness<'_>,
-    slot: usize,
-    ranks: usize,
-) -> Vec<Candidate> {
+fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<Candidate> {
     let mut rows_of: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); ranks];
     let mut late_s = vec![0.0; ranks];
     for row in 0..lateness.rows() {
@@ -181,11 +183,11 @@ fn stage_candidates(
         }
     }
     let total_s: f64 = late_s.iter().sum();
-    let mut left: BTreeSet<usize> =
-        (0..ranks).filter(|rank| late_s[*rank] > 0.0).collect();
+    let mut left: BTreeSet<usize> = (0..ranks).filter(|rank| late_s[*rank] > 0.0).collect();
     let mut found = Vec::new();
-    while let Some(&worst) =
-        left.iter().max_by(|a, b| late_s[**a].total_cmp(&late_s[**b]).then(b.cmp(a)))
+    while let Some(&worst) = left
+        .iter()
+        .max_by(|a, b| late_s[**a].total_cmp(&late_s[**b]).then(b.cmp(a)))
     {
         let together = |rank: &usize| {
             let common = rows_of[*rank].intersection(&rows_of[worst]).count();
@@ -193,11 +195,12 @@ fn stage_candidates(
             common as f64 >= SAME_STEPS_SHARE * larger as f64
                 && late_s[*rank] >= SAME_LATENESS_SHARE * late_s[worst]
         };
-        let columns: BTreeSet<usize> =
-            left.iter().filter(|r| together(r)).copied().collect();
+        let columns: BTreeSet<usize> = left.iter().filter(|r| together(r)).copied().collect();
         let group_s: f64 = columns.iter().map(|rank| late_s[*rank]).sum();
-        let struck: BTreeSet<usize> =
-            left.iter().flat_map(|rank| rows_of[*rank].iter().copied()).collect();
+        let struck: BTreeSet<usize> = left
+            .iter()
+            .flat_map(|rank| rows_of[*rank].iter().copied())
+            .collect();
         let often = struck.len() * 2 >= lateness.rows();
         if found.is_empty()
             && often
@@ -214,8 +217,10 @@ fn stage_candidates(
             }];
         }
         left = left.difference(&columns).copied().collect();
-        let rows: BTreeSet<usize> =
-            columns.iter().flat_map(|rank| rows_of[*rank].iter().copied()).collect();
+        let rows: BTreeSet<usize> = columns
+            .iter()
+            .flat_map(|rank| rows_of[*rank].iter().copied())
+            .collect();
         found.extend(by_size(lateness, slot, &columns, rows));
         if found.len() >= MAX_FAULTS_PER_STAGE {
             break;
@@ -233,7 +238,10 @@ fn by_size(
     rows: BTreeSet<usize>,
 ) -> Vec<Candidate> {
     let late_s = |row: usize| {
-        columns.iter().map(|rank| lateness.late_s(row, slot, *rank)).fold(0.0, f64::max)
+        columns
+            .iter()
+            .map(|rank| lateness.late_s(row, slot, *rank))
+            .fold(0.0, f64::max)
     };
     let mut sorted: Vec<usize> = rows.into_iter().collect();
     sorted.sort_by(|a, b| late_s(*b).total_cmp(&late_s(*a)));
@@ -243,11 +251,16 @@ fn by_size(
             .windows(2)
             .position(|pair| late_s(pair[0]) > OTHER_SIZE_RATIO * late_s(pair[1]));
         let smaller = sorted.split_off(gap.map_or(sorted.len(), |at| at + 1));
-        let rows: BTreeSet<usize> =
-            std::mem::replace(&mut sorted, smaller).into_iter().collect();
+        let rows: BTreeSet<usize> = std::mem::replace(&mut sorted, smaller)
+            .into_iter()
+            .collect();
         let late_s = rows
             .iter()
-            .flat_map(|row| columns.iter().map(|rank| lateness.late_s(*row, slot, *rank)))
+            .flat_map(|row| {
+                columns
+                    .iter()
+                    .map(|rank| lateness.late_s(*row, slot, *rank))
+            })
             .sum();
         groups.push(Candidate {
             slot,
@@ -268,13 +281,13 @@ fn weigh(
     candidates: &[Candidate],
 ) -> Vec<Fault> {
     let of = |some: &[usize]| some.iter().map(|at| &candidates[*at]).collect::<Vec<_>>();
-    let charges =
-        share_out(candidates.len(), |some| gain_of(window, found, lateness, &of(some)));
+    let charges = share_out(candidates.len(), |some| {
+        gain_of(window, found, lateness, &of(some))
+    });
     let mut faults: Vec<Fault> = Vec::new();
     for (place, it) in charges.iter().enumerate() {
         let candidate = &candidates[it.at];
-        let after: Vec<usize> =
-            charges[place + 1..].iter().map(|later| later.at).collect();
+        let after: Vec<usize> = charges[place + 1..].iter().map(|later| later.at).collect();
         let mut fault = describe(window, found, lateness, candidate);
         fault.victims = victims(window, found, lateness, candidate, &of(&after));
         charge(&mut faults, fault, it);
@@ -284,10 +297,14 @@ fn weigh(
 
 /// Adds a fault with its cost to those before it, one of which may hide it.
 pub(crate) fn charge(faults: &mut Vec<Fault>, fault: Fault, charge: &Charge) {
-    let Charge { cost_s, alone_s, hidden, hidden_by, .. } = *charge;
-    if let Some((hider, gain_both_s)) =
-        hidden_by.filter(|_| fault.kind == FaultKind::LateRanks)
-    {
+    let Charge {
+        cost_s,
+        alone_s,
+        hidden,
+        hidden_by,
+        ..
+    } = *charge;
+    if let Some((hider, gain_both_s)) = hidden_by.filter(|_| fault.kind == FaultKind::LateRanks) {
         faults[hider].hides.push(Hidden {
             ranks: fault.ranks.clone(),
             stage: fault.stage,
@@ -296,7 +313,12 @@ pub(crate) fn charge(faults: &mut Vec<Fault>, fault: Fault, charge: &Charge) {
             gain_both_s,
         });
     }
-    faults.push(Fault { cost_s, gain_alone_s: alone_s, hidden, ..fault });
+    faults.push(Fault {
+        cost_s,
+        gain_alone_s: alone_s,
+        hidden,
+        ..fault
+    });
 }
 
 /// Exposed seconds saved if the candidates did no more work than their peers.
@@ -307,10 +329,11 @@ fn gain_of(
     fixed: &[&Candidate],
 ) -> f64 {
     let mut gain_s = 0.0;
-    for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate()
-    {
-        let struck: Vec<&&Candidate> =
-            fixed.iter().filter(|candidate| candidate.rows.contains(&row)).collect();
+    for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate() {
+        let struck: Vec<&&Candidate> = fixed
+            .iter()
+            .filter(|candidate| candidate.rows.contains(&row))
+            .collect();
         if struck.is_empty() {
             continue;
         }
@@ -337,8 +360,11 @@ fn victims(
     if candidate.rotating {
         return window.ranks.iter().copied().collect();
     }
-    let fixed: Vec<&Candidate> =
-        after.iter().copied().chain(std::iter::once(candidate)).collect();
+    let fixed: Vec<&Candidate> = after
+        .iter()
+        .copied()
+        .chain(std::iter::once(candidate))
+        .collect();
     let (mut cost_s, mut waited_s) = (0.0, vec![0.0; ranks]);
     for row in candidate.rows.iter().take(VICTIM_ROWS) {
         let boundaries = &window.blocks[found.steps[*row].block].boundaries;
@@ -350,9 +376,7 @@ fn victims(
         });
         let last = |ends: &[f64]| ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         cost_s += (last(&before) - last(&without)).max(0.0);
-        for (waited_s, (before, without)) in
-            waited_s.iter_mut().zip(before.iter().zip(&without))
-        {
+        for (waited_s, (before, without)) in waited_s.iter_mut().zip(before.iter().zip(&without)) {
             *waited_s += before - without;
         }
     }
@@ -360,11 +384,14 @@ fn victims(
         return Ranks::default();
     }
     let others = || (0..ranks).filter(|column| !candidate.columns.contains(column));
-    let of =
-        |columns: Vec<usize>| columns.into_iter().map(|at| window.ranks[at]).collect();
+    let of = |columns: Vec<usize>| columns.into_iter().map(|at| window.ranks[at]).collect();
     let waited = others().filter(|at| waited_s[*at] >= VICTIM_SHARE * cost_s);
     let waited: Vec<usize> = waited.collect();
-    if waited.is_empty() { of(others().collect()) } else { of(waited) }
+    if waited.is_empty() {
+        of(others().collect())
+    } else {
+        of(waited)
+    }
 }
 
 /// The change of a row's own work, as a [`frontier::Replay`] takes it, that puts each late rank at the
@@ -378,7 +405,9 @@ fn fixed_row(
 ) -> impl Fn(usize, usize, f64) -> f64 + use<> {
     // Nothing for boundaries at which nobody is late.
     let fixed = boundaries.iter().enumerate().map(|(at, boundary)| {
-        let here = struck.iter().filter(|c| found.stages[c.slot] == boundary.stage);
+        let here = struck
+            .iter()
+            .filter(|c| found.stages[c.slot] == boundary.stage);
         let mut is_late = vec![false; lateness.ranks()];
         for candidate in here {
             for rank in &candidate.columns {
@@ -390,14 +419,14 @@ fn fixed_row(
         }
         let mut own_s = lateness.own_s(row, at);
         let cells = own_s.iter().zip(&is_late);
-        let punctual = cells.filter(|(_, is_late)| !**is_late).map(|(own_s, _)| *own_s);
+        let punctual = cells
+            .filter(|(_, is_late)| !**is_late)
+            .map(|(own_s, _)| *own_s);
         let level_s = match median(&mut punctual.collect::<Vec<_>>()) {
             Some(level_s) => vec![level_s; own_s.len()],
             None => medians_of_others(&own_s),
         };
-        for (own_s, (level_s, is_late)) in
-            own_s.iter_mut().zip(level_s.iter().zip(is_late))
-        {
+        for (own_s, (level_s, is_late)) in own_s.iter_mut().zip(level_s.iter().zip(is_late)) {
             if is_late {
                 *own_s = own_s.min(*level_s);
             }
@@ -406,7 +435,9 @@ fn fixed_row(
     });
     let fixed: Vec<Option<Vec<f64>>> = fixed.collect();
     move |boundary, rank, own_s| {
-        fixed[boundary].as_ref().map_or(own_s, |fixed_s| fixed_s[rank])
+        fixed[boundary]
+            .as_ref()
+            .map_or(own_s, |fixed_s| fixed_s[rank])
     }
 }
 
@@ -422,22 +453,35 @@ fn describe(
     let happened = |row: &usize| {
         let account = &found.steps[*row];
         let block = &window.blocks[account.block];
-        let place = block.boundaries.iter().position(|boundary| boundary.stage == stage);
+        let place = block
+            .boundaries
+            .iter()
+            .position(|boundary| boundary.stage == stage);
         account.step - u64::from(place.is_some_and(|place| place < block.carried))
     };
     let strikes: Vec<u64> = candidate.rows.iter().map(happened).collect();
     // A step is as late as its latest rank: several late ranks do not add up.
     let worst_s = |row: &usize| {
-        let late =
-            candidate.columns.iter().map(|c| lateness.late_s(*row, candidate.slot, *c));
+        let late = candidate
+            .columns
+            .iter()
+            .map(|c| lateness.late_s(*row, candidate.slot, *c));
         late.fold(0.0, f64::max)
     };
-    let lateness_s = candidate.rows.iter().map(worst_s).sum::<f64>()
-        / candidate.rows.len().max(1) as f64;
+    let lateness_s =
+        candidate.rows.iter().map(worst_s).sum::<f64>() / candidate.rows.len().max(1) as f64;
     let ranks = candidate.columns.iter().map(|column| window.ranks[*column]);
     Fault {
-        kind: if candidate.rotating { FaultKind::Rotating } else { FaultKind::LateRanks },
-        ranks: if candidate.rotating { Vec::new() } else { ranks.collect() },
+        kind: if candidate.rotating {
+            FaultKind::Rotating
+        } else {
+            FaultKind::LateRanks
+        },
+        ranks: if candidate.rotating {
+            Vec::new()
+        } else {
+            ranks.collect()
+        },
         stage,
         other_stages: Vec::new(),
         place: place(window, found, lateness, candidate),
@@ -487,7 +531,10 @@ fn place(
             None => votes.push((place, 1)),
         }
     }
-    votes.into_iter().max_by_key(|(_, count)| *count).map(|(place, _)| place)
+    votes
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map(|(place, _)| place)
 }
 
 fn place_of(after: MarkKind, ending: Ending, stage: StageId) -> Option<StepPlace> {
@@ -500,9 +547,7 @@ fn place_of(after: MarkKind, ending: Ending, stage: StageId) -> Option<StepPlace
             (MarkKind::BackwardEnd, MarkKind::OptimizerBegin) => {
                 Some(StepPlace::BetweenBackwardAndOptimizer)
             }
-            (MarkKind::OptimizerEnd, MarkKind::DataBegin) => {
-                Some(StepPlace::AfterOptimizer)
-            }
+            (MarkKind::OptimizerEnd, MarkKind::DataBegin) => Some(StepPlace::AfterOptimizer),
             _ if stage == StageId::OTHER => Some(StepPlace::BetweenStages),
             _ => None,
         },
@@ -514,8 +559,11 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
     let mut joined: Vec<Fault> = Vec::new();
     for fault in faults {
         let host = joined.iter_mut().find(|known| {
-            let common =
-                known.strikes.iter().filter(|s| fault.strikes.contains(s)).count();
+            let common = known
+                .strikes
+                .iter()
+                .filter(|s| fault.strikes.contains(s))
+                .count();
             let larger = known.strikes.len().max(fault.strikes.len());
             known.kind == FaultKind::LateRanks
                 && fault.kind == FaultKind::LateRanks
@@ -549,34 +597,48 @@ pub(crate) struct Stretch<'steps> {
 }
 
 /// Decides which faults of some steps are alone reason enough to speak of.
-pub(crate) fn judge(
-    faults: &mut [Fault],
-    stretch: Stretch<'_>,
-    settings: &IncidentSettings,
-) {
-    let Stretch { steps, exposed_s, median_s: step_s } = stretch;
+pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &IncidentSettings) {
+    let Stretch {
+        steps,
+        exposed_s,
+        median_s: step_s,
+    } = stretch;
     let last_step = steps.last().copied().unwrap_or_default();
     let seen: Seen = steps.iter().copied().collect();
     let record = |fault: &Fault, weight_s: f64| {
         let strikes = fault.strikes.len() as u64;
         let pace = pace_of(&fault.strikes, &seen, last_step);
-        Record { kind: fault.kind, pace, strikes, weight_s, exposed_s, step_s }
+        Record {
+            kind: fault.kind,
+            pace,
+            strikes,
+            weight_s,
+            exposed_s,
+            step_s,
+        }
     };
     for fault in faults.iter_mut() {
         fault.notable = record(fault, fault.cost_s).is_notable(settings);
     }
     // A hidden fault is worth a word if the one that hides it is, and if it would be one in
     // its own right.
-    let named: Vec<Hidden> =
-        faults.iter().filter(|f| f.notable).flat_map(|f| f.hides.clone()).collect();
+    let named: Vec<Hidden> = faults
+        .iter()
+        .filter(|f| f.notable)
+        .flat_map(|f| f.hides.clone())
+        .collect();
     for fault in faults.iter_mut().filter(|fault| fault.hidden) {
-        let is_named =
-            named.iter().any(|h| h.ranks == fault.ranks && h.stage == fault.stage);
+        let is_named = named
+            .iter()
+            .any(|h| h.ranks == fault.ranks && h.stage == fault.stage);
         let weight_s = fault.lateness_s * fault.strikes.len() as f64;
         fault.notable |= is_named && record(fault, weight_s).is_notable(settings);
     }
-    let notable: Vec<(Vec<u32>, StageId)> =
-        faults.iter().filter(|f| f.notable).map(|f| (f.ranks.clone(), f.stage)).collect();
+    let notable: Vec<(Vec<u32>, StageId)> = faults
+        .iter()
+        .filter(|f| f.notable)
+        .map(|f| (f.ranks.clone(), f.stage))
+        .collect();
     for fault in faults.iter_mut() {
         fault
             .hides
@@ -606,7 +668,9 @@ impl Record {
         if self.kind == FaultKind::Rotating {
             return share >= settings.rotating_share_min;
         }
-        let stall_s = settings.stall_min_s.max(settings.stall_min_steps * self.step_s);
+        let stall_s = settings
+            .stall_min_s
+            .max(settings.stall_min_steps * self.step_s);
         let stopped = self.weight_s >= stall_s * self.strikes.max(1) as f64;
         let enough = |least: u64| self.strikes >= least;
         match self.pace {
@@ -690,14 +754,20 @@ mod tests {
 
     #[test]
     fn noise_alone_is_no_fault() {
-        assert_eq!(faults_of(&window(8, 50, |step, rank| 0.1 + noise_s(step, rank))), []);
+        assert_eq!(
+            faults_of(&window(8, 50, |step, rank| 0.1 + noise_s(step, rank))),
+            []
+        );
     }
 
     /// Two groups of two that meet apart: rank 1 is late, and rank 0 waits for it.
     #[test]
     fn who_never_meets_a_late_rank_is_no_victim() {
         let mut window = window(4, 20, |_, _| 0.0);
-        let boundary = |sync| Boundary { sync, ..window.blocks[0].boundaries[0].clone() };
+        let boundary = |sync| Boundary {
+            sync,
+            ..window.blocks[0].boundaries[0].clone()
+        };
         let boundaries = [boundary(Sync::Assumed), boundary(Sync::None)];
         let row = [0.1, 0.2, 0.1, 0.1, 0.15, 0.05, 0.05, 0.05];
         window.blocks[0] = Block {
@@ -707,16 +777,19 @@ mod tests {
             ..window.blocks[0].clone()
         };
         let faults = faults_of(&window);
-        let found: Vec<_> =
-            faults.iter().map(|it| (&it.ranks[..], it.victims.to_string())).collect();
+        let found: Vec<_> = faults
+            .iter()
+            .map(|it| (&it.ranks[..], it.victims.to_string()))
+            .collect();
         assert_eq!(found, [(&[1][..], "0".to_owned())]);
     }
 
     /// Each comparison of all ranks with all ranks shows here as minutes.
     #[test]
     fn ten_thousand_late_ranks_are_weighed_in_passing() {
-        let every_other =
-            window(20_001, 6, |step, rank| 1.0 + ((step * 20_001 + rank) % 2) as f64);
+        let every_other = window(20_001, 6, |step, rank| {
+            1.0 + ((step * 20_001 + rank) % 2) as f64
+        });
         assert_eq!(faults_of(&every_other)[0].lateness_s, 1.0);
     }
 }

@@ -1,8 +1,7 @@
 //! Functions that stand out.
 
 use model::{
-    Action, Claim, Cost, Fact, Finding, FunctionFault, JobContext, Observation, Origin,
-    Subject,
+    Action, Claim, Cost, Fact, Finding, FunctionFault, JobContext, Observation, Origin, Subject,
 };
 
 use crate::IncidentSettings;
@@ -28,10 +27,15 @@ pub fn function(
         cost: Cost::saved_whole(found.cost_s, found.excess_share),
         facts: vec![Fact {
             ranks: Vec::new(),
-            stage: found.stage().map(|stage| context.names.name(stage).to_owned()),
+            stage: found
+                .stage()
+                .map(|stage| context.names.name(stage).to_owned()),
             what: Observation::Function(Box::new(found.clone())),
         }],
-        actions: vec![Action::LookAtFunction { ranks, at: found.need() }],
+        actions: vec![Action::LookAtFunction {
+            ranks,
+            at: found.need(),
+        }],
         ..Finding::new(
             Origin::Profile,
             format!("f{}", found.number),

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use collective::Stall;
 use model::{
-    Action, Claim, Cost, Fact, Failure, Finding, FoldedStack, Frame, HoldUp,
-    IncidentKind, JobContext, KnownPause, MarkKind, Observation, Origin, Pace,
-    ProcessState, RankPart, Ranks, Severity, Stack, StageId, StageNames, StallClaim,
-    StallKind, Subject, UnreadStack, Wait, Whereabouts, Worker,
+    Action, Claim, Cost, Fact, Failure, Finding, FoldedStack, Frame, HoldUp, IncidentKind,
+    JobContext, KnownPause, MarkKind, Observation, Origin, Pace, ProcessState, RankPart, Ranks,
+    Severity, Stack, StageId, StageNames, StallClaim, StallKind, Subject, UnreadStack, Wait,
+    Whereabouts, Worker,
 };
 
 use crate::pause::pause;
@@ -102,12 +102,30 @@ fn facts(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Vec<Fact> {
     let waits = stall.waits.iter().map(|wait| {
         // A collective that lacks no culprit is about the ranks that it lacks.
         let is_of_others = stall.kind == StallKind::Missing
-            && !wait.missing.iter().any(|rank| stall.culprits.contains(rank));
-        let ranks = if is_of_others { wait.missing.clone() } else { Vec::new() };
-        let what = Observation::Wait { wait: Box::new(wait.clone()), is_unseen };
-        Fact { ranks, ..what.into() }
+            && !wait
+                .missing
+                .iter()
+                .any(|rank| stall.culprits.contains(rank));
+        let ranks = if is_of_others {
+            wait.missing.clone()
+        } else {
+            Vec::new()
+        };
+        let what = Observation::Wait {
+            wait: Box::new(wait.clone()),
+            is_unseen,
+        };
+        Fact {
+            ranks,
+            ..what.into()
+        }
     });
-    let inside = stall.failure.iter().cloned().map(Box::new).map(Observation::Failure);
+    let inside = stall
+        .failure
+        .iter()
+        .cloned()
+        .map(Box::new)
+        .map(Observation::Failure);
     let stacks = of_stacks(stacks, &stall.culprits);
     waits.chain(inside.chain(stacks).map(Fact::from)).collect()
 }
@@ -115,9 +133,12 @@ fn facts(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Vec<Fact> {
 /// The culprits of which it is said where they are: of each side one, or the first two.
 fn in_front(stall: &Stall) -> Vec<u32> {
     match stall.waits.first() {
-        Some(wait) if wait.is_undecided() => {
-            wait.sides().iter().map(|(ranks, _)| ranks[0]).take(IN_FRONT).collect()
-        }
+        Some(wait) if wait.is_undecided() => wait
+            .sides()
+            .iter()
+            .map(|(ranks, _)| ranks[0])
+            .take(IN_FRONT)
+            .collect(),
         _ => stall.culprits.iter().take(IN_FRONT).copied().collect(),
     }
 }
@@ -142,12 +163,18 @@ fn whereabouts(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Where
 /// The worker of its loader that a rank waits for in vain.
 fn worker(stack: &Stack) -> Option<&Worker> {
     // A rank that was stopped itself does not wait for it.
-    stack.workers.first().filter(|_| stack.state != ProcessState::Stopped)
+    stack
+        .workers
+        .first()
+        .filter(|_| stack.state != ProcessState::Stopped)
 }
 
 /// The collective before the one that a culprit lacks, if it still stands in it.
 fn not_left(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Option<u64> {
-    let wait = stall.waits.iter().find(|wait| wait.still_before.contains(&rank))?;
+    let wait = stall
+        .waits
+        .iter()
+        .find(|wait| wait.still_before.contains(&rank))?;
     let stays = stacks.get(&rank)?.is_in_collective();
     stays.then_some(wait.number.saturating_sub(1))
 }
@@ -166,7 +193,11 @@ fn stage_of(stall: &Stall, rank: u32) -> Option<StageId> {
 
 /// The innermost frame of the script's own code, or of any code.
 fn own_frame(stack: &Stack) -> Option<&Frame> {
-    stack.frames.iter().find(|frame| frame.is_own()).or(stack.frames.first())
+    stack
+        .frames
+        .iter()
+        .find(|frame| frame.is_own())
+        .or(stack.frames.first())
 }
 
 /// What to do next.
@@ -179,7 +210,10 @@ fn action(stall: &Stall, stacks: &BTreeMap<u32, Stack>, is_paused: bool) -> Acti
         }
         None => part(stall, stacks),
     };
-    Action::LookAtRanks { ranks: stall.culprits.clone(), part }
+    Action::LookAtRanks {
+        ranks: stall.culprits.clone(),
+        part,
+    }
 }
 
 /// What to look at where something has stopped inside an operation.
@@ -201,11 +235,12 @@ fn inside(failure: &Failure) -> RankPart {
 fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
     let mut culprits = stall.culprits.iter();
     match stall.kind {
-        StallKind::Missing | StallKind::Inside if !stall.gone.is_empty() => {
-            RankPart::EndedOutput
-        }
+        StallKind::Missing | StallKind::Inside if !stall.gone.is_empty() => RankPart::EndedOutput,
         StallKind::Missing => {
-            if stall.culprits.iter().any(|rank| not_left(stall, stacks, *rank).is_some())
+            if stall
+                .culprits
+                .iter()
+                .any(|rank| not_left(stall, stacks, *rank).is_some())
             {
                 RankPart::CollectiveBefore
             } else if culprits.any(|rank| stacks.get(rank).and_then(worker).is_some()) {
@@ -215,9 +250,7 @@ fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
             }
         }
         StallKind::Unseen => RankPart::UnseenHosts,
-        StallKind::Desync if stall.waits.iter().any(Wait::is_undecided) => {
-            RankPart::Branches
-        }
+        StallKind::Desync if stall.waits.iter().any(Wait::is_undecided) => RankPart::Branches,
         StallKind::Desync if is_same_op(stall) => RankPart::Tensors,
         StallKind::Desync => RankPart::CollectiveOrder,
         StallKind::Inside if stall.is_of_devices() => RankPart::LaggingDevice,
@@ -230,7 +263,10 @@ fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
 
 /// Whether all of them entered the same operation, with other tensors.
 fn is_same_op(stall: &Stall) -> bool {
-    stall.waits.iter().all(|wait| wait.desyncs.iter().all(|desync| desync.op == wait.op))
+    stall
+        .waits
+        .iter()
+        .all(|wait| wait.desyncs.iter().all(|desync| desync.op == wait.op))
 }
 
 /// Ranks that are in the same place, together: those of culprits first, then those of most ranks.
@@ -240,8 +276,16 @@ pub fn folded<'a>(
 ) -> Vec<FoldedStack> {
     let mut together: BTreeMap<(Vec<String>, ProcessState), Vec<u32>> = BTreeMap::new();
     for (rank, stack) in stacks {
-        let frames = stack.frames.iter().take(FOLDED_FRAMES).map(Frame::text).collect();
-        together.entry((frames, stack.state)).or_default().push(*rank);
+        let frames = stack
+            .frames
+            .iter()
+            .take(FOLDED_FRAMES)
+            .map(Frame::text)
+            .collect();
+        together
+            .entry((frames, stack.state))
+            .or_default()
+            .push(*rank);
     }
     let mut folds: Vec<_> = together.into_iter().collect();
     folds.sort_by_key(|(_, ranks)| {
@@ -266,19 +310,35 @@ fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Observation
         stacks.iter().partition(|(rank, _)| culprits.contains(rank));
     for (rank, stack) in named.into_iter().chain(others) {
         // The frame below the script's own says what that called.
-        let from =
-            stack.frames.iter().position(Frame::is_own).unwrap_or(0).saturating_sub(1);
-        let frames: Vec<String> =
-            stack.frames.iter().skip(from).take(SHOWN_FRAMES).map(Frame::text).collect();
+        let from = stack
+            .frames
+            .iter()
+            .position(Frame::is_own)
+            .unwrap_or(0)
+            .saturating_sub(1);
+        let frames: Vec<String> = stack
+            .frames
+            .iter()
+            .skip(from)
+            .take(SHOWN_FRAMES)
+            .map(Frame::text)
+            .collect();
         let unread = unread(stack).filter(|_| frames.is_empty());
-        match folded.iter_mut().find(|known| known.0 == frames && known.1 == unread) {
+        match folded
+            .iter_mut()
+            .find(|known| known.0 == frames && known.1 == unread)
+        {
             Some((.., ranks)) => ranks.push(*rank),
             None => folded.push((frames, unread, vec![*rank])),
         }
     }
     folded
         .into_iter()
-        .map(|(frames, unread, ranks)| Observation::Stack { ranks, frames, unread })
+        .map(|(frames, unread, ranks)| Observation::Stack {
+            ranks,
+            frames,
+            unread,
+        })
         .collect()
 }
 
@@ -350,25 +410,52 @@ mod tests {
     #[test]
     fn what_to_look_at_follows_from_what_does_not_come() {
         let entered = |op| Wait {
-            desyncs: vec![Desync { rank: 2, op, detail: "(8 bytes)".to_owned() }],
+            desyncs: vec![Desync {
+                rank: 2,
+                op,
+                detail: "(8 bytes)".to_owned(),
+            }],
             ..wait()
         };
         let undecided = Wait {
-            desyncs: vec![Desync { rank: 2, op: wait().op, detail: String::new() }],
+            desyncs: vec![Desync {
+                rank: 2,
+                op: wait().op,
+                detail: String::new(),
+            }],
             ..wait()
         };
         let open = |not_started| {
             let under_way = vec![0, 1, 2, 3];
-            let open = DeviceProgress { under_way, not_started, ended: Vec::new() };
-            Wait { open: Some(open), ..wait() }
+            let open = DeviceProgress {
+                under_way,
+                not_started,
+                ended: Vec::new(),
+            };
+            Wait {
+                open: Some(open),
+                ..wait()
+            }
         };
-        let start = Wait { op: CollectiveOp::INIT, ..wait() };
+        let start = Wait {
+            op: CollectiveOp::INIT,
+            ..wait()
+        };
         let missing = stall(StallKind::Missing, wait());
         for (stall, part) in [
             (missing.clone(), RankPart::StackOfMissing),
-            (Stall { gone: vec![2], ..missing }, RankPart::EndedOutput),
+            (
+                Stall {
+                    gone: vec![2],
+                    ..missing
+                },
+                RankPart::EndedOutput,
+            ),
             (stall(StallKind::Unseen, wait()), RankPart::UnseenHosts),
-            (stall(StallKind::Desync, entered(wait().op)), RankPart::Tensors),
+            (
+                stall(StallKind::Desync, entered(wait().op)),
+                RankPart::Tensors,
+            ),
             (
                 stall(StallKind::Desync, entered(CollectiveOp::BARRIER)),
                 RankPart::CollectiveOrder,
@@ -376,9 +463,18 @@ mod tests {
             (stall(StallKind::Desync, undecided), RankPart::Branches),
             (stall(StallKind::Deadlock, wait()), RankPart::GroupOrder),
             (stall(StallKind::Inside, start), RankPart::StartNetwork),
-            (stall(StallKind::Inside, open(Vec::new())), RankPart::RecorderDumps),
-            (stall(StallKind::Inside, open(vec![2])), RankPart::LaggingDevice),
-            (stall(StallKind::Nowhere, wait()), RankPart::StacksAndDevices),
+            (
+                stall(StallKind::Inside, open(Vec::new())),
+                RankPart::RecorderDumps,
+            ),
+            (
+                stall(StallKind::Inside, open(vec![2])),
+                RankPart::LaggingDevice,
+            ),
+            (
+                stall(StallKind::Nowhere, wait()),
+                RankPart::StacksAndDevices,
+            ),
         ] {
             assert_eq!(looked_at(&stall, None), (vec![2], part), "{:?}", stall.kind);
         }
@@ -388,21 +484,42 @@ mod tests {
     fn stacks_of_ranks_that_never_came_say_more() {
         let missing = stall(StallKind::Missing, wait());
         let stack = Stack::new(ProcessState::Sleeping, None, Vec::new());
-        let worker = Worker { pid: 1234, state: ProcessState::Stopped };
-        let with_worker = Stack { workers: vec![worker], ..stack.clone() };
-        assert_eq!(looked_at(&missing, Some(with_worker)).1, RankPart::LoaderWorkers);
+        let worker = Worker {
+            pid: 1234,
+            state: ProcessState::Stopped,
+        };
+        let with_worker = Stack {
+            workers: vec![worker],
+            ..stack.clone()
+        };
+        assert_eq!(
+            looked_at(&missing, Some(with_worker)).1,
+            RankPart::LoaderWorkers
+        );
         let frame = Frame {
             function: "all_reduce".to_owned(),
             file: "torch/distributed/distributed_c10d.py".to_owned(),
             line: 1,
         };
-        let inside = Stack { frames: vec![frame], ..stack };
-        let before = Wait { still_before: vec![2], ..wait() };
+        let inside = Stack {
+            frames: vec![frame],
+            ..stack
+        };
+        let before = Wait {
+            still_before: vec![2],
+            ..wait()
+        };
         let stays = stall(StallKind::Missing, before);
-        assert_eq!(looked_at(&stays, Some(inside)).1, RankPart::CollectiveBefore);
+        assert_eq!(
+            looked_at(&stays, Some(inside)).1,
+            RankPart::CollectiveBefore
+        );
         assert_eq!(
             action(&stays, &BTreeMap::new(), true),
-            Action::LookAtRanks { ranks: vec![2], part: RankPart::Pause }
+            Action::LookAtRanks {
+                ranks: vec![2],
+                part: RankPart::Pause
+            }
         );
     }
 
@@ -417,7 +534,10 @@ mod tests {
             (HoldUp::Unknown, vec![1], RankPart::AllGpus),
         ] {
             let failure = Some(failure(cause, &ranks));
-            let stall = Stall { failure, ..stall(StallKind::Inside, wait()) };
+            let stall = Stall {
+                failure,
+                ..stall(StallKind::Inside, wait())
+            };
             assert_eq!(looked_at(&stall, None), (ranks, part));
         }
     }
@@ -429,16 +549,23 @@ mod tests {
             file: "/job/train.py".to_owned(),
             line: 7,
         };
-        let at =
-            |function| Stack::new(ProcessState::Sleeping, None, vec![frame(function)]);
-        let stacks =
-            [(0, at("wait")), (1, at("wait")), (2, at("read"))].into_iter().collect();
+        let at = |function| Stack::new(ProcessState::Sleeping, None, vec![frame(function)]);
+        let stacks = [(0, at("wait")), (1, at("wait")), (2, at("read"))]
+            .into_iter()
+            .collect();
         let found = facts(&stall(StallKind::Missing, wait()), &stacks);
         let stack = |ranks: &[u32], frame: &str| {
             let (ranks, frames) = (ranks.to_vec(), vec![frame.to_owned()]);
-            Fact::from(Observation::Stack { ranks, frames, unread: None })
+            Fact::from(Observation::Stack {
+                ranks,
+                frames,
+                unread: None,
+            })
         };
-        let waits = Observation::Wait { wait: Box::new(wait()), is_unseen: false };
+        let waits = Observation::Wait {
+            wait: Box::new(wait()),
+            is_unseen: false,
+        };
         assert_eq!(
             found,
             [

@@ -23,8 +23,19 @@ pub fn without_core(
     let peers_share = of_peers(ranks, shares)?;
     let ranks = in_want(ranks, shares);
     let share = of(&ranks, shares)?;
-    let action = Action::FreeCores { ranks: ranks.clone() };
-    Some((Observation::NoCore { ranks, share, peers_share, during, cores: None }, action))
+    let action = Action::FreeCores {
+        ranks: ranks.clone(),
+    };
+    Some((
+        Observation::NoCore {
+            ranks,
+            share,
+            peers_share,
+            during,
+            cores: None,
+        },
+        action,
+    ))
 }
 
 /// Finds which of `ranks`, or all if there are none, are held back by CPU quotas of their control
@@ -47,8 +58,15 @@ pub fn cpu_quota(
     if share < WITHOUT_CORE_MIN {
         return None;
     }
-    let action = Action::RaiseQuota { ranks: ranks.clone() };
-    let found = Observation::CpuQuota { ranks, share, peers_share, cores: None };
+    let action = Action::RaiseQuota {
+        ranks: ranks.clone(),
+    };
+    let found = Observation::CpuQuota {
+        ranks,
+        share,
+        peers_share,
+        cores: None,
+    };
     Some((found, Some(action)))
 }
 
@@ -87,8 +105,7 @@ pub fn cores(
         }
         return Some((found, action));
     }
-    let differs =
-        |rank: &u32| (kept_busy.get(rank).unwrap_or(&peers) - peers).abs() >= CORES_MIN;
+    let differs = |rank: &u32| (kept_busy.get(rank).unwrap_or(&peers) - peers).abs() >= CORES_MIN;
     let ranks: Vec<_> = ranks.iter().copied().filter(differs).collect();
     busy(&ranks).map(|busy| (Observation::Cores(busy), None))
 }
@@ -106,23 +123,28 @@ pub fn too_few_cores(
     };
     let (share, before_share) = (typical(now)?, typical(before)?);
     (share - before_share >= WITHOUT_CORE_MIN).then_some((
-        Observation::TooFewCores { share, before_share },
+        Observation::TooFewCores {
+            share,
+            before_share,
+        },
         Some(Action::LookAtLoadOfHosts),
     ))
 }
 
-fn each(
-    usages: &BTreeMap<u32, CoreUsage>,
-    what: fn(&CoreUsage) -> f64,
-) -> BTreeMap<u32, f64> {
-    usages.iter().map(|(rank, usage)| (*rank, what(usage))).collect()
+fn each(usages: &BTreeMap<u32, CoreUsage>, what: fn(&CoreUsage) -> f64) -> BTreeMap<u32, f64> {
+    usages
+        .iter()
+        .map(|(rank, usage)| (*rank, what(usage)))
+        .collect()
 }
 
 /// Those of `ranks` that wanted for cores for more of the time than their peers.
 fn in_want(ranks: &[u32], shares: &BTreeMap<u32, f64>) -> Vec<u32> {
     let peers = of_peers(ranks, shares).unwrap_or(f64::INFINITY);
     let wants = |rank: &u32| {
-        shares.get(rank).is_some_and(|share| share - peers >= WITHOUT_CORE_MIN)
+        shares
+            .get(rank)
+            .is_some_and(|share| share - peers >= WITHOUT_CORE_MIN)
     };
     ranks.iter().copied().filter(wants).collect()
 }
@@ -185,8 +207,12 @@ mod tests {
     fn a_process_without_a_core_is_found_with_what_it_got() {
         let (fact, action) =
             found(&[2], [0.98, 0.97, 0.31, 0.99], [0.02, 0.02, 0.69, 0.02]).unwrap();
-        let cores =
-            CoresBusy { ranks: vec![2], cores: 0.31, deviation: 0.05, peers: 0.98 };
+        let cores = CoresBusy {
+            ranks: vec![2],
+            cores: 0.31,
+            deviation: 0.05,
+            peers: 0.98,
+        };
         assert_eq!(fact, no_core(0.69, 0.02, cores));
         assert_eq!(action, Some(Action::FreeCores { ranks: vec![2] }));
     }
@@ -195,12 +221,18 @@ mod tests {
     fn of_ranks_that_are_late_together_those_are_found_that_lacked_a_core() {
         let (fact, action) =
             found(&[2, 3], [0.29, 0.29, 0.31, 0.29], [0.2, 0.25, 0.57, 0.3]).unwrap();
-        let cores =
-            CoresBusy { ranks: vec![2], cores: 0.31, deviation: 0.05, peers: 0.29 };
+        let cores = CoresBusy {
+            ranks: vec![2],
+            cores: 0.31,
+            deviation: 0.05,
+            peers: 0.29,
+        };
         assert_eq!(fact, no_core(0.57, 0.225, cores));
         assert_eq!(action, Some(Action::FreeCores { ranks: vec![2] }));
         let (fact, _) = found(&[2, 3], [0.1, 0.12, 0.11, 1.0], [0.0; 4]).unwrap();
-        let Observation::Cores(busy) = fact else { panic!("{fact:?}") };
+        let Observation::Cores(busy) = fact else {
+            panic!("{fact:?}")
+        };
         assert_eq!((busy.ranks, busy.cores), (vec![3], 1.0));
     }
 
@@ -217,7 +249,12 @@ mod tests {
             (0..).zip(throttled.map(usage)).collect()
         };
         let (fact, action) = cores(&[1, 2], &usages([0.0, 0.1, 0.93, 0.04])).unwrap();
-        let busy = CoresBusy { ranks: vec![2], cores: 0.5, deviation: 0.02, peers: 0.5 };
+        let busy = CoresBusy {
+            ranks: vec![2],
+            cores: 0.5,
+            deviation: 0.02,
+            peers: 0.5,
+        };
         let quota = Observation::CpuQuota {
             ranks: vec![2],
             share: 0.93,
@@ -230,8 +267,12 @@ mod tests {
         assert_eq!(cores(&[2], &all), None, "its peers have the same container");
         let (fact, action) = cores(&[], &all).unwrap();
         let (ranks, share) = (Vec::new(), 0.61);
-        let of_all =
-            Observation::CpuQuota { ranks, share, peers_share: None, cores: None };
+        let of_all = Observation::CpuQuota {
+            ranks,
+            share,
+            peers_share: None,
+            cores: None,
+        };
         assert_eq!(fact, of_all);
         assert_eq!(action, Some(Action::RaiseQuota { ranks: Vec::new() }));
         assert_eq!(cores(&[], &usages([0.1; 4])), None);
@@ -250,7 +291,13 @@ mod tests {
             (0..4).map(|rank| (rank, usage)).collect()
         };
         let (fact, _) = too_few_cores(&usages(0.43), &usages(0.05)).unwrap();
-        assert_eq!(fact, Observation::TooFewCores { share: 0.43, before_share: 0.05 });
+        assert_eq!(
+            fact,
+            Observation::TooFewCores {
+                share: 0.43,
+                before_share: 0.05
+            }
+        );
         assert_eq!(too_few_cores(&usages(0.43), &usages(0.3)), None);
         assert_eq!(too_few_cores(&usages(0.43), &BTreeMap::new()), None);
     }
@@ -260,7 +307,10 @@ mod tests {
         let (fact, action) = found(&[2], [0.1, 0.12, 1.0, 0.11], [0.0; 4]).unwrap();
         assert!(matches!(fact, Observation::Cores(_)));
         assert_eq!(action, None);
-        assert_eq!(found(&[2], [0.9, 0.8, 1.0, 0.9], [0.1, 0.1, 0.2, 0.1]), None);
+        assert_eq!(
+            found(&[2], [0.9, 0.8, 1.0, 0.9], [0.1, 0.1, 0.2, 0.1]),
+            None
+        );
         assert_eq!(cores(&[2], &BTreeMap::new()), None);
     }
 }

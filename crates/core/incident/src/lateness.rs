@@ -42,7 +42,9 @@ impl<'window> Lateness<'window> {
             let replay = Replay::of_row(block, block.row(account.row));
             let mut totals = vec![0.0; stages * ranks];
             for (at, boundary) in block.boundaries.iter().enumerate() {
-                let Some(slot) = found.slot(boundary.stage) else { continue };
+                let Some(slot) = found.slot(boundary.stage) else {
+                    continue;
+                };
                 for rank in 0..ranks {
                     totals[slot * ranks + rank] += replay.own_s(at, rank);
                 }
@@ -50,14 +52,16 @@ impl<'window> Lateness<'window> {
             own_s.extend(totals);
             replays.push(replay);
         }
-        let mut lateness =
-            Self { replays, late_s: vec![0.0; own_s.len()], stages, ranks };
+        let mut lateness = Self {
+            replays,
+            late_s: vec![0.0; own_s.len()],
+            stages,
+            ranks,
+        };
         for slot in 0..stages {
             let all = 0..lateness.rows();
-            let own_s: Vec<&[f64]> =
-                all.map(|row| &own_s[lateness.cells(row, slot)]).collect();
-            let beside_s: Vec<Vec<f64>> =
-                own_s.iter().copied().map(beside_others).collect();
+            let own_s: Vec<&[f64]> = all.map(|row| &own_s[lateness.cells(row, slot)]).collect();
+            let beside_s: Vec<Vec<f64>> = own_s.iter().copied().map(beside_others).collect();
             // What a step takes on all ranks alike makes nobody late, and of two ranks the noise of
             // one is not the other's.
             let spread_s = spread_s(&own_s, ranks).min(spread_s(&beside_s, ranks));
@@ -97,7 +101,9 @@ impl<'window> Lateness<'window> {
     /// Own work of each rank in a segment of a row, in seconds.
     pub(crate) fn own_s(&self, row: usize, boundary: usize) -> Vec<f64> {
         let replay = &self.replays[row];
-        (0..self.ranks).map(|rank| replay.own_s(boundary, rank)).collect()
+        (0..self.ranks)
+            .map(|rank| replay.own_s(boundary, rank))
+            .collect()
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -118,8 +124,7 @@ impl<'window> Lateness<'window> {
 fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
     let mut spreads: Vec<f64> = (0..ranks)
         .map(|rank| {
-            let mut times: Vec<f64> =
-                rows_s.iter().map(|row| row.as_ref()[rank]).collect();
+            let mut times: Vec<f64> = rows_s.iter().map(|row| row.as_ref()[rank]).collect();
             times.sort_by(f64::total_cmp);
             let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
             let [low, middle, high] = SPREAD_QUANTILES.map(|q| at(q).unwrap_or(0.0));
@@ -132,7 +137,11 @@ fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
 /// By how much each value exceeds the median of the others.
 fn beside_others(values: &[f64]) -> Vec<f64> {
     let medians = medians_of_others(values).into_iter();
-    values.iter().zip(medians).map(|(value, median)| value - median).collect()
+    values
+        .iter()
+        .zip(medians)
+        .map(|(value, median)| value - median)
+        .collect()
 }
 
 /// For each value the median of the others; the value itself if there is no other.
@@ -150,8 +159,11 @@ pub(crate) fn medians_of_others(values: &[f64]) -> Vec<f64> {
         let nth = |n: usize| values[order[if n < place { n } else { n + 1 }]];
         let upper = nth(others / 2);
         let even = others.is_multiple_of(2);
-        medians[*at] =
-            if even { f64::midpoint(nth(others / 2 - 1), upper) } else { upper };
+        medians[*at] = if even {
+            f64::midpoint(nth(others / 2 - 1), upper)
+        } else {
+            upper
+        };
     }
     medians
 }

@@ -39,8 +39,7 @@ impl Seen {
     /// How many steps of a range were looked at.
     pub(crate) fn count(&self, range: RangeInclusive<u64>) -> u64 {
         let common = |run: &RangeInclusive<u64>| {
-            let (first, last) =
-                (run.start().max(range.start()), run.end().min(range.end()));
+            let (first, last) = (run.start().max(range.start()), run.end().min(range.end()));
             last.saturating_add(1).saturating_sub(*first)
         };
         self.runs.iter().map(common).sum()
@@ -73,17 +72,18 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
     if strikes.len() == 1 {
         return Pace::Once { step: *first };
     }
-    let in_most = |until: u64| {
-        strikes.len() as f64 >= STEADY_SHARE * seen.count(*first..=until) as f64
-    };
+    let in_most =
+        |until: u64| strikes.len() as f64 >= STEADY_SHARE * seen.count(*first..=until) as f64;
     if in_most(until.max(*last)) {
         return Pace::Steady;
     }
-    let mut distances: Vec<u64> =
-        strikes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let mut distances: Vec<u64> = strikes.windows(2).map(|pair| pair[1] - pair[0]).collect();
     distances.sort_unstable();
     let usual = distances[distances.len() / 2];
-    let equal = distances.iter().filter(|distance| **distance == usual).count();
+    let equal = distances
+        .iter()
+        .filter(|distance| **distance == usual)
+        .count();
     let enough = equal as f64 >= PERIODIC_SHARE * distances.len() as f64;
     if strikes.len() >= PERIODIC_STRIKES && usual > 1 && enough {
         return Pace::Every { steps: usual };

@@ -30,7 +30,9 @@ const PAUSES: [Pause; 10] = [
     Pause {
         places: EVERYWHERE,
         words: CHECKPOINT,
-        and: &["save", "write", "dump", "store", "upload", "export", "finalize"],
+        and: &[
+            "save", "write", "dump", "store", "upload", "export", "finalize",
+        ],
         what: PauseKind::WritesCheckpoint,
     },
     Pause {
@@ -60,7 +62,11 @@ const PAUSES: [Pause; 10] = [
     },
     // What was compiled runs below other functions of theirs.
     Pause {
-        places: &["torch/_inductor/", "torch/utils/cpp_extension.py", "triton/"],
+        places: &[
+            "torch/_inductor/",
+            "torch/utils/cpp_extension.py",
+            "triton/",
+        ],
         words: &["compile", "compiler", "precompile", "autotune"],
         and: ANY,
         what: PauseKind::Compiles,
@@ -97,8 +103,9 @@ const COLLECTIVES: &str = "torch/distributed/distributed_c10d.py";
 /// Whole names of functions that evaluate.
 const EVALUATE: [&str; 2] = ["validate", "test"];
 /// Words of functions that do, or may do, more than pause.
-const MORE: [&str; 8] =
-    ["train", "training", "trainer", "pretrain", "finetune", "fit", "maybe", "async"];
+const MORE: [&str; 8] = [
+    "train", "training", "trainer", "pretrain", "finetune", "fit", "maybe", "async",
+];
 
 /// What ranks do that is known to take its time and to end. One of them that does something
 /// else may be who the others wait for; one that stands in a collective waits itself.
@@ -108,7 +115,10 @@ pub(crate) fn pause<'a>(stacks: impl Iterator<Item = &'a Stack>) -> Option<Pause
         if stack.state == ProcessState::Stopped {
             return None;
         }
-        let does = stack.frames.iter().position(|frame| pause_in(frame).is_some());
+        let does = stack
+            .frames
+            .iter()
+            .position(|frame| pause_in(frame).is_some());
         let below = &stack.frames[..does.unwrap_or(stack.frames.len())];
         if below.iter().any(|frame| frame.file.contains(COLLECTIVES)) {
             continue;
@@ -121,7 +131,12 @@ pub(crate) fn pause<'a>(stacks: impl Iterator<Item = &'a Stack>) -> Option<Pause
 
 fn pause_in(frame: &Frame) -> Option<PauseKind> {
     // From Python 3.11 on methods stand with their classes.
-    let name = frame.function.rsplit('.').next().unwrap_or_default().to_lowercase();
+    let name = frame
+        .function
+        .rsplit('.')
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
     let name = name.trim_matches('_');
     let has = |known: &[&str]| name.split('_').any(|word| known.contains(&word));
     if has(&MORE) {
@@ -132,11 +147,15 @@ fn pause_in(frame: &Frame) -> Option<PauseKind> {
     }
     PAUSES
         .iter()
-        .find(|Pause { places, words, and, .. }| {
-            (places.is_empty() || places.iter().any(|place| frame.file.contains(place)))
-                && (words.is_empty() || has(words))
-                && (and.is_empty() || has(and))
-        })
+        .find(
+            |Pause {
+                 places, words, and, ..
+             }| {
+                (places.is_empty() || places.iter().any(|place| frame.file.contains(place)))
+                    && (words.is_empty() || has(words))
+                    && (and.is_empty() || has(and))
+            },
+        )
         .map(|pause| pause.what)
 }
 
@@ -153,7 +172,11 @@ mod tests {
         let frame = |text: &&str| {
             let (file, function) = text.split_once(' ').unwrap();
             let (file, function) = (file.replace("TORCH", TORCH), function.to_owned());
-            Frame { function, file, line: 1 }
+            Frame {
+                function,
+                file,
+                line: 1,
+            }
         };
         let frames = frames.iter().map(frame).collect();
         Stack::new(ProcessState::Sleeping, Some(false), frames)
@@ -184,11 +207,17 @@ mod tests {
                 PauseKind::ReadsCheckpoint,
             ),
             (
-                ["TORCH/distributed/checkpoint/filesystem.py write_data", main],
+                [
+                    "TORCH/distributed/checkpoint/filesystem.py write_data",
+                    main,
+                ],
                 PauseKind::HandlesCheckpoint,
             ),
             (
-                ["TORCH/_dynamo/convert_frame.py _compile", "/job/net.py forward"],
+                [
+                    "TORCH/_dynamo/convert_frame.py _compile",
+                    "/job/net.py forward",
+                ],
                 PauseKind::Compiles,
             ),
             (
@@ -196,11 +225,17 @@ mod tests {
                 PauseKind::Compiles,
             ),
             (
-                ["/x/triton/compiler/compiler.py compile", "/job/net.py forward"],
+                [
+                    "/x/triton/compiler/compiler.py compile",
+                    "/job/net.py forward",
+                ],
                 PauseKind::Compiles,
             ),
             (
-                ["TORCH/nn/modules/linear.py forward", "/job/train.py evaluate"],
+                [
+                    "TORCH/nn/modules/linear.py forward",
+                    "/job/train.py evaluate",
+                ],
                 PauseKind::Evaluates,
             ),
             (
@@ -210,8 +245,14 @@ mod tests {
                 ],
                 PauseKind::Evaluates,
             ),
-            (["/job/net.py forward", "/job/train.py validate"], PauseKind::Evaluates),
-            (["/job/net.py forward", "/job/train.py test_epoch"], PauseKind::Evaluates),
+            (
+                ["/job/net.py forward", "/job/train.py validate"],
+                PauseKind::Evaluates,
+            ),
+            (
+                ["/job/net.py forward", "/job/train.py test_epoch"],
+                PauseKind::Evaluates,
+            ),
             (
                 ["/x/huggingface_hub/file_download.py hf_hub_download", main],
                 PauseKind::Downloads,
@@ -252,7 +293,10 @@ mod tests {
                 "/job/net.py forward",
                 "TORCH/_dynamo/eval_frame.py compile_wrapper",
             ],
-            vec!["/x/triton/runtime/jit.py JITFunction.run", "/job/net.py forward"],
+            vec![
+                "/x/triton/runtime/jit.py JITFunction.run",
+                "/job/net.py forward",
+            ],
             // Words of paths, and of functions that do more.
             vec!["/checkpoints/download/validate/train.py step"],
             vec!["/job/data.py read", "/job/main.py train_and_evaluate"],
@@ -260,7 +304,10 @@ mod tests {
             vec!["/job/data.py validate_batch"],
             vec!["/job/main.py resume_from_checkpoint"],
             // Data that was written by torch.save.
-            vec!["TORCH/serialization.py load", "/job/data.py Shards.__getitem__"],
+            vec![
+                "TORCH/serialization.py load",
+                "/job/data.py Shards.__getitem__",
+            ],
         ] {
             assert_eq!(said(&frames), None, "{frames:?}");
         }
@@ -280,9 +327,15 @@ mod tests {
             Some(PauseKind::WritesCheckpoint)
         );
         assert_eq!(pause([&waits].into_iter()), None, "stuck in an evaluation");
-        let stopped = Stack { state: ProcessState::Stopped, ..saves.clone() };
+        let stopped = Stack {
+            state: ProcessState::Stopped,
+            ..saves.clone()
+        };
         assert_eq!(pause([&stopped].into_iter()), None);
-        let unread = Stack { frames: Vec::new(), ..saves.clone() };
+        let unread = Stack {
+            frames: Vec::new(),
+            ..saves.clone()
+        };
         assert_eq!(
             pause([&unread, &saves].into_iter()),
             Some(PauseKind::WritesCheckpoint)

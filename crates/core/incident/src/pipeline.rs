@@ -1,9 +1,9 @@
 //! What holds a pipeline back by its calls, and where it stands still.
 
 use model::{
-    AbsorbedBlock, Action, BlockCause, Claim, Cost, Fact, Finding, IncidentKind,
-    JobContext, Observation, Origin, Pace, PipelineAction, PipelineFact, PipelineHalt,
-    Severity, SlowIterations, Subject,
+    AbsorbedBlock, Action, BlockCause, Claim, Cost, Fact, Finding, IncidentKind, JobContext,
+    Observation, Origin, Pace, PipelineAction, PipelineFact, PipelineHalt, Severity,
+    SlowIterations, Subject,
 };
 use schedule::Diagnosis;
 
@@ -46,14 +46,22 @@ pub fn pipeline_slowed(
         cost: Cost::saved_whole(found.lost_s, cost_share),
         facts: facts(found),
         actions: vec![action(found)],
-        ..Finding::new(Origin::Calls, id, Claim::SlowIterations(Box::new(found.clone())))
+        ..Finding::new(
+            Origin::Calls,
+            id,
+            Claim::SlowIterations(Box::new(found.clone())),
+        )
     }
 }
 
 fn facts(found: &SlowIterations) -> Vec<Fact> {
     let waited_for = |of_copies| {
         let ranks = found.ranks.clone();
-        move |share| PipelineFact::WaitedForAlone { ranks, of_copies, share }
+        move |share| PipelineFact::WaitedForAlone {
+            ranks,
+            of_copies,
+            share,
+        }
     };
     let passes = found.passes.iter().copied().map(PipelineFact::SlowPass);
     let outside = found
@@ -63,8 +71,9 @@ fn facts(found: &SlowIterations) -> Vec<Fact> {
         let ranks = found.ranks.clone();
         PipelineFact::LastToEnter { ranks, share }
     });
-    let span =
-        found.span_ns.map(|(first_ns, last_ns)| PipelineFact::Span { first_ns, last_ns });
+    let span = found
+        .span_ns
+        .map(|(first_ns, last_ns)| PipelineFact::Span { first_ns, last_ns });
     passes
         .chain(outside)
         .chain(found.wide_share.map(waited_for(false)))
@@ -86,27 +95,32 @@ fn action(found: &SlowIterations) -> Action {
         BlockCause::Unseen if found.unseen.is_empty() => {
             return Action::LookAtWhatChanged;
         }
-        BlockCause::Unseen => PipelineAction::GetLogs { ranks: found.unseen.clone() },
+        BlockCause::Unseen => PipelineAction::GetLogs {
+            ranks: found.unseen.clone(),
+        },
     })
 }
 
 /// The blocks that were slow and that the slack of a pipeline took.
 pub fn pipeline_absorbed(diagnosis: &Diagnosis) -> Vec<AbsorbedBlock> {
     let absorbed = diagnosis.absorbed.iter();
-    absorbed.map(|(iteration, slow)| slow.absorbed(*iteration, None)).collect()
+    absorbed
+        .map(|(iteration, slow)| slow.absorbed(*iteration, None))
+        .collect()
 }
 
 /// The finding about a pipeline that stands still.
-pub fn pipeline_halted(
-    halt: &PipelineHalt,
-    context: JobContext<'_>,
-    id: String,
-) -> Finding {
+pub fn pipeline_halted(halt: &PipelineHalt, context: JobContext<'_>, id: String) -> Finding {
     let ranks = &halt.ranks;
-    let PipelineHalt { silent_s, usual_s, .. } = *halt;
-    let went_on = halt.ahead_s.map(|(ahead_s, usual_late_s)| {
-        PipelineFact::OthersWentOn { ahead_s, usual_late_s }
-    });
+    let PipelineHalt {
+        silent_s, usual_s, ..
+    } = *halt;
+    let went_on = halt
+        .ahead_s
+        .map(|(ahead_s, usual_late_s)| PipelineFact::OthersWentOn {
+            ahead_s,
+            usual_late_s,
+        });
     let facts = std::iter::once(PipelineFact::Overdue { silent_s, usual_s });
     Finding {
         kind: IncidentKind::Hang,
@@ -118,7 +132,9 @@ pub fn pipeline_halted(
             block: Some(halt.block.to_string()),
             ..Subject::default()
         },
-        pace: Pace::Once { step: halt.iteration },
+        pace: Pace::Once {
+            step: halt.iteration,
+        },
         first_step: halt.iteration,
         last_step: halt.iteration,
         victims: context.others(ranks),
@@ -129,6 +145,10 @@ pub fn pipeline_halted(
         actions: vec![Action::InPipeline(PipelineAction::LookAtProcess {
             ranks: ranks.clone(),
         })],
-        ..Finding::new(Origin::Calls, id, Claim::PipelineHalt(Box::new(halt.clone())))
+        ..Finding::new(
+            Origin::Calls,
+            id,
+            Claim::PipelineHalt(Box::new(halt.clone())),
+        )
     }
 }

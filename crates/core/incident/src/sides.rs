@@ -75,10 +75,7 @@ impl Devices<'_> {
 
 /// Whose lateness is: the host's or the device's, by how much of it the host may have held up its
 /// device for, at least and at most; `None` if that does not tell.
-pub(crate) fn side_of(
-    late_s: f64,
-    [host_least_s, host_most_s]: [f64; 2],
-) -> Option<Side> {
+pub(crate) fn side_of(late_s: f64, [host_least_s, host_most_s]: [f64; 2]) -> Option<Side> {
     if host_least_s >= HOST_SHARE * late_s {
         Some(Side::Host)
     } else {
@@ -101,9 +98,7 @@ impl DeviceAccount {
             let stages = block.boundaries.iter().map(|boundary| boundary.stage);
             let stages = stages.flat_map(|stage| std::iter::repeat_n(stage, block.ranks));
             let cells = block.durations_s.iter().zip(bound).zip(stages.cycle());
-            for ((device_s, bound_s_here), _) in
-                cells.filter(|(_, known)| *known == stage)
-            {
+            for ((device_s, bound_s_here), _) in cells.filter(|(_, known)| *known == stage) {
                 all_s += device_s;
                 bound_s += bound_s_here;
             }
@@ -113,17 +108,14 @@ impl DeviceAccount {
 
     /// Ranks that are late on their devices' clocks, and what of them is slow, as faults of the
     /// `steps` since the last account, of which these were sampled.
-    fn faults(
-        &self,
-        steps: &[u64],
-        gates: &Gates,
-        settings: &IncidentSettings,
-    ) -> Vec<Fault> {
+    fn faults(&self, steps: &[u64], gates: &Gates, settings: &IncidentSettings) -> Vec<Fault> {
         let Self { sampled, found, .. } = self;
         let notable_s = |makespan| gates.notable_s(makespan);
         let mut faults = find_faults(&sampled.window, found, gates, settings);
         let lateness = Lateness::of_window(&sampled.window, found, notable_s, settings);
-        for fault in faults.iter_mut().filter(|fault| fault.kind == FaultKind::LateRanks)
+        for fault in faults
+            .iter_mut()
+            .filter(|fault| fault.kind == FaultKind::LateRanks)
         {
             self.take_side(fault, &lateness);
         }
@@ -142,8 +134,7 @@ impl DeviceAccount {
     /// hosts and devices, where these can be run again.
     fn charge(&self, faults: Vec<Fault>, steps: usize) -> Vec<Fault> {
         let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
-        let (late, others): (Vec<Fault>, Vec<Fault>) =
-            faults.into_iter().partition(is_late);
+        let (late, others): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_late);
         let excess: Vec<Excess> = late.iter().map(|fault| self.excess(fault)).collect();
         let replay = if late.is_empty() {
             None
@@ -155,7 +146,10 @@ impl DeviceAccount {
             Some(replay) => {
                 let mut charged = Vec::new();
                 for it in share_out(late.len(), |some| replay.gain_s(some)) {
-                    let fault = Fault { hides: Vec::new(), ..late[it.at].clone() };
+                    let fault = Fault {
+                        hides: Vec::new(),
+                        ..late[it.at].clone()
+                    };
                     charge(&mut charged, fault, &it);
                 }
                 // Of one step.
@@ -164,7 +158,9 @@ impl DeviceAccount {
             None => (late, steps as f64 / sampled),
         };
         let late = late.into_iter().map(|fault| fault.times(of_late));
-        let others = others.into_iter().map(|fault| fault.times(steps as f64 / sampled));
+        let others = others
+            .into_iter()
+            .map(|fault| fault.times(steps as f64 / sampled));
         late.chain(others).collect()
     }
 
@@ -172,8 +168,10 @@ impl DeviceAccount {
     fn excess(&self, fault: &Fault) -> Excess {
         let Self { sampled, found, .. } = self;
         let window = &sampled.window;
-        let columns =
-            fault.ranks.iter().filter_map(|rank| window.ranks.binary_search(rank).ok());
+        let columns = fault
+            .ranks
+            .iter()
+            .filter_map(|rank| window.ranks.binary_search(rank).ok());
         let struck = found.steps.iter().filter(|account| {
             let block = &window.blocks[account.block];
             let step = account.step - u64::from(is_carried(block, fault));
@@ -238,15 +236,20 @@ impl DeviceAccount {
 
 /// The boundaries of a fault's stages.
 fn places_of(block: &Block, fault: &Fault) -> Vec<usize> {
-    let stages = block.boundaries.iter().map(|boundary| boundary.stage).enumerate();
-    let its =
-        stages.filter(|(_, it)| *it == fault.stage || fault.other_stages.contains(it));
+    let stages = block
+        .boundaries
+        .iter()
+        .map(|boundary| boundary.stage)
+        .enumerate();
+    let its = stages.filter(|(_, it)| *it == fault.stage || fault.other_stages.contains(it));
     its.map(|(at, _)| at).collect()
 }
 
 /// Whether what happens in a fault's stages happens before the cut, in the step before.
 fn is_carried(block: &Block, fault: &Fault) -> bool {
-    places_of(block, fault).first().is_some_and(|at| *at < block.carried)
+    places_of(block, fault)
+        .first()
+        .is_some_and(|at| *at < block.carried)
 }
 
 /// The faults of a window, once it is known what its devices did.
@@ -263,18 +266,17 @@ pub(crate) fn settle(
     gates: &Gates,
     settings: &IncidentSettings,
 ) -> Vec<Fault> {
-    let Some(run_ahead_s) = devices.run_ahead_s() else { return faults };
+    let Some(run_ahead_s) = devices.run_ahead_s() else {
+        return faults;
+    };
     let seen: Seen = stretch.steps.iter().copied().collect();
     let last_step = stretch.steps.last().copied().unwrap_or_default();
-    let is_steady =
-        |fault: &Fault| pace_of(&fault.strikes, &seen, last_step) == Pace::Steady;
+    let is_steady = |fault: &Fault| pace_of(&fault.strikes, &seen, last_step) == Pace::Steady;
     faults.retain(|fault| fault.kind == FaultKind::LateRanks);
-    let (steady, mut faults): (Vec<Fault>, Vec<Fault>) =
-        faults.into_iter().partition(is_steady);
+    let (steady, mut faults): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_steady);
     // Where something is read back a host waits for its device, and by that for the late ones.
     faults.retain(|fault| {
-        fault.lateness_s >= BEYOND_RATIO * run_ahead_s
-            && !devices.are_read_in(fault.stage)
+        fault.lateness_s >= BEYOND_RATIO * run_ahead_s && !devices.are_read_in(fault.stage)
     });
     for fault in &mut faults {
         let kept = (fault.lateness_s - run_ahead_s) / fault.lateness_s;
@@ -284,9 +286,8 @@ pub(crate) fn settle(
     }
     if let Devices::Accounted(account) = devices {
         let mut found = account.faults(stretch.steps, gates, settings);
-        let is_same = |one: &Fault, other: &Fault| {
-            one.ranks == other.ranks && one.stage == other.stage
-        };
+        let is_same =
+            |one: &Fault, other: &Fault| one.ranks == other.ranks && one.stage == other.stage;
         // A host that is late in each step is late for its device where that has nothing left.
         for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
             if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {

@@ -1,8 +1,8 @@
 //! Ranks that make collectives slow from the inside.
 
 use model::{
-    Action, Claim, Cost, Finding, HoldUp, JobContext, Observation, Origin, RankPart,
-    Ranks, Severity, Straggler, Subject,
+    Action, Claim, Cost, Finding, HoldUp, JobContext, Observation, Origin, RankPart, Ranks,
+    Severity, Straggler, Subject,
 };
 
 /// The finding about ranks that slow operations wait for.
@@ -16,7 +16,10 @@ pub fn straggler(
     open: bool,
 ) -> Finding {
     let victims: Ranks = found.wait.entered.iter().copied().collect();
-    let claim = Claim::Straggler { found: Box::new(found.clone()), first_step };
+    let claim = Claim::Straggler {
+        found: Box::new(found.clone()),
+        first_step,
+    };
     Finding {
         severity: Severity::Warning,
         open,
@@ -45,11 +48,7 @@ fn part(found: &Straggler) -> RankPart {
         HoldUp::NotTransmitted | HoldUp::ReceiverNotReady | HoldUp::ProxyStill => {
             RankPart::SlowProxy
         }
-        HoldUp::GpuNotStarted | HoldUp::GpuNotReady | HoldUp::GpuNotTaking => {
-            RankPart::SlowGpu
-        }
-        HoldUp::NotEntered | HoldUp::DeadlockCycle | HoldUp::Unknown => {
-            RankPart::WorkBefore
-        }
+        HoldUp::GpuNotStarted | HoldUp::GpuNotReady | HoldUp::GpuNotTaking => RankPart::SlowGpu,
+        HoldUp::NotEntered | HoldUp::DeadlockCycle | HoldUp::Unknown => RankPart::WorkBefore,
     }
 }

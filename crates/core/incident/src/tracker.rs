@@ -2,9 +2,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Action, Claim, Cost, FEW_RANKS, Fact, Finding, IncidentKind, JobContext, Label,
-    LateRanks, Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount,
-    StageId, StageNames, StepPart, StepSpan, Subject, Window,
+    Action, Claim, Cost, FEW_RANKS, Fact, Finding, IncidentKind, JobContext, Label, LateRanks,
+    Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames,
+    StepPart, StepSpan, Subject, Window,
 };
 
 use crate::cause::{Best, common_causes};
@@ -33,7 +33,9 @@ const MAX_UNACCOUNTED: usize = 1024;
 /// Whether a group of ranks and those of a window have one in common: roles divide the ranks,
 /// so that it is the same group then, even if some left it.
 fn meet(group: &[u32], window: &Window) -> bool {
-    group.iter().any(|rank| window.ranks.binary_search(rank).is_ok())
+    group
+        .iter()
+        .any(|rank| window.ranks.binary_search(rank).is_ok())
 }
 
 /// Follows the faults of a job from window to window.
@@ -109,7 +111,11 @@ struct Track {
 impl Tracker {
     /// A tracker for one job.
     pub fn new(settings: IncidentSettings, gates: Gates) -> Self {
-        Self { settings, gates, ..Self::default() }
+        Self {
+            settings,
+            gates,
+            ..Self::default()
+        }
     }
 
     /// Takes the next window of the job. Returns what showed in it, costliest first; nothing if
@@ -124,13 +130,21 @@ impl Tracker {
         devices: Devices<'_>,
         context: JobContext<'_>,
     ) -> Vec<Finding> {
-        let place = self.groups.iter().position(|group| meet(&group.ranks, window));
-        let mut group = place.map(|at| self.groups.swap_remove(at)).unwrap_or_default();
+        let place = self
+            .groups
+            .iter()
+            .position(|group| meet(&group.ranks, window));
+        let mut group = place
+            .map(|at| self.groups.swap_remove(at))
+            .unwrap_or_default();
         let mut faults = self.faults(window, found, devices, &mut group);
         group.ranks.clone_from(&window.ranks);
-        group.steps.extend(found.steps.iter().map(|account| account.step));
-        self.last_step =
-            self.last_step.max(found.steps.last().map_or(0, |last| last.step));
+        group
+            .steps
+            .extend(found.steps.iter().map(|account| account.step));
+        self.last_step = self
+            .last_step
+            .max(found.steps.last().map_or(0, |last| last.step));
         let open = |track: &Track| self.is_open(track) && meet(&track.compared, window);
         let open: Vec<bool> = self.tracks.iter().map(open).collect();
         for (track, _) in self.tracks.iter_mut().zip(&open).filter(|(_, open)| **open) {
@@ -145,7 +159,9 @@ impl Tracker {
                         && track.fault.stage == fault.stage
                 })
         });
-        let late = faults.iter().filter(|f| f.notable && f.kind == FaultKind::LateRanks);
+        let late = faults
+            .iter()
+            .filter(|f| f.notable && f.kind == FaultKind::LateRanks);
         let late_stages: Vec<StageId> = late.map(|fault| fault.stage).collect();
         vouch(window, found, &late_stages, &self.gates);
         let shown: Vec<u64> = faults
@@ -161,9 +177,13 @@ impl Tracker {
             track.quiet_windows += u32::from(!is_seen);
         }
         self.forget();
-        let tracks =
-            self.spoken().into_iter().filter(|(track, _)| shown.contains(&track.id));
-        tracks.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
+        let tracks = self
+            .spoken()
+            .into_iter()
+            .filter(|(track, _)| shown.contains(&track.id));
+        tracks
+            .map(|(track, ranks)| self.finding(track, &ranks, context))
+            .collect()
     }
 
     /// Whether more should be known of the devices: one of them goes on to be slow, or to be held up,
@@ -171,7 +191,11 @@ impl Tracker {
     pub fn suspects_devices(&self) -> bool {
         let is_of_devices = |track: &&Track| track.spoken && track.fault.side.is_some();
         self.is_unsettled
-            || self.tracks.iter().filter(is_of_devices).any(|it| self.is_open(it))
+            || self
+                .tracks
+                .iter()
+                .filter(is_of_devices)
+                .any(|it| self.is_open(it))
     }
 
     /// Steps in which a host was late, or waited for its device, and which did what is unknown.
@@ -188,7 +212,9 @@ impl Tracker {
         devices: Devices<'_>,
         group: &mut Group,
     ) -> Vec<Fault> {
-        group.unaccounted.extend(found.steps.iter().map(|account| account.step));
+        group
+            .unaccounted
+            .extend(found.steps.iter().map(|account| account.step));
         group.unaccounted_s += found.exposed_s;
         let forgotten = group.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
         group.unaccounted.drain(..forgotten);
@@ -216,8 +242,8 @@ impl Tracker {
                 fault.hides.clear();
             }
         }
-        self.is_unsettled = matches!(devices, Devices::Awaited { .. })
-            && late.iter().any(|fault| fault.notable);
+        self.is_unsettled =
+            matches!(devices, Devices::Awaited { .. }) && late.iter().any(|fault| fault.notable);
         let mut faults = settle(
             late,
             devices,
@@ -230,8 +256,7 @@ impl Tracker {
             settings,
         );
         // Faults of steps without an account are costs of more steps than these.
-        let causes =
-            common_causes(window, found, &faults, &group.best, devices, settings);
+        let causes = common_causes(window, found, &faults, &group.best, devices, settings);
         // A host that runs ahead may wait for data and lose nothing.
         faults.extend(
             causes
@@ -259,14 +284,18 @@ impl Tracker {
     /// What was found so far, costliest first.
     pub fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
         let tracks = self.spoken().into_iter();
-        tracks.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
+        tracks
+            .map(|(track, ranks)| self.finding(track, &ranks, context))
+            .collect()
     }
 
     /// Whether the ranks that a track names are distinguishable from those that wait for them.
     fn is_clear(&self, track: &Track) -> bool {
-        let names_ranks =
-            matches!(track.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);
-        let group = self.groups.iter().find(|group| group.ranks == track.compared);
+        let names_ranks = matches!(track.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);
+        let group = self
+            .groups
+            .iter()
+            .find(|group| group.ranks == track.compared);
         !names_ranks
             || track.fault.side.is_some()
             || track.fault.stage == StageId::DATA
@@ -277,8 +306,15 @@ impl Tracker {
     /// became slower while all of another did is one incident.
     fn spoken(&self) -> Vec<(&Track, Vec<u32>)> {
         let mut tracks: Vec<(&Track, Vec<u32>)> = Vec::new();
-        for track in self.tracks.iter().filter(|it| it.spoken && self.is_clear(it)) {
-            match tracks.iter_mut().find(|(first, _)| track.degrades_with(first)) {
+        for track in self
+            .tracks
+            .iter()
+            .filter(|it| it.spoken && self.is_clear(it))
+        {
+            match tracks
+                .iter_mut()
+                .find(|(first, _)| track.degrades_with(first))
+            {
                 Some((_, ranks)) => {
                     ranks.extend(&track.compared);
                     ranks.sort_unstable();
@@ -287,9 +323,7 @@ impl Tracker {
                 None => tracks.push((track, track.compared.clone())),
             }
         }
-        tracks.sort_by(|(a, _), (b, _)| {
-            b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id))
-        });
+        tracks.sort_by(|(a, _), (b, _)| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
         tracks
     }
 
@@ -302,15 +336,17 @@ impl Tracker {
         seen: &Seen,
     ) -> u64 {
         let known = self.tracks.iter().position(|track| {
-            self.is_open(track)
-                && meet(&track.compared, window)
-                && track.fault.continues(&fault)
+            self.is_open(track) && meet(&track.compared, window) && track.fault.continues(&fault)
         });
         let at = known.unwrap_or_else(|| {
             let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
-            let since = found.steps.iter().filter(|account| account.step >= first_step);
+            let since = found
+                .steps
+                .iter()
+                .filter(|account| account.step >= first_step);
             let exposed_s = since.map(|account| account.makespan_s).sum();
-            self.tracks.push(Track::new(self.next_id, &fault, first_step, exposed_s));
+            self.tracks
+                .push(Track::new(self.next_id, &fault, first_step, exposed_s));
             self.next_id += 1;
             self.tracks.len() - 1
         });
@@ -382,21 +418,25 @@ impl Tracker {
             .collect();
         self.tracks.retain(|track| !gone.contains(&track.id));
         while self.tracks.len() > MAX_TRACKS {
-            let closed =
-                self.tracks.iter().enumerate().filter(|(_, track)| !self.is_open(track));
+            let closed = self
+                .tracks
+                .iter()
+                .enumerate()
+                .filter(|(_, track)| !self.is_open(track));
             let cheapest = closed.min_by(|a, b| a.1.cost_s.total_cmp(&b.1.cost_s));
             let at = cheapest.map_or(0, |(at, _)| at);
             self.tracks.remove(at);
         }
     }
 
-    fn finding(
-        &self,
-        track: &Track,
-        compared: &[u32],
-        context: JobContext<'_>,
-    ) -> Finding {
-        let Fault { kind, ranks, stage, side, .. } = &track.fault;
+    fn finding(&self, track: &Track, compared: &[u32], context: JobContext<'_>) -> Finding {
+        let Fault {
+            kind,
+            ranks,
+            stage,
+            side,
+            ..
+        } = &track.fault;
         let share = track.cost_share();
         let open = !context.ended && self.goes_on(track);
         let next_in_line = track.next_in_line(context.names);
@@ -441,19 +481,13 @@ impl Tracker {
 impl Fault {
     /// Whether `later` is this fault, seen again.
     fn continues(&self, later: &Self) -> bool {
-        let same_stage =
-            self.stage == later.stage || self.other_stages.contains(&later.stage);
+        let same_stage = self.stage == later.stage || self.other_stages.contains(&later.stage);
         let ratio = later.lateness_s / self.lateness_s;
         let same_size = (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio);
         let same_size = same_size || self.kind != FaultKind::LateRanks;
         // Whose it is may have been seen since.
-        let side_fits =
-            self.side == later.side || self.side.is_none() || later.side.is_none();
-        self.kind == later.kind
-            && self.ranks == later.ranks
-            && same_stage
-            && same_size
-            && side_fits
+        let side_fits = self.side == later.side || self.side.is_none() || later.side.is_none();
+        self.kind == later.kind && self.ranks == later.ranks && same_stage && same_size && side_fits
     }
 }
 
@@ -494,7 +528,9 @@ impl Track {
         self.late_sum_s += fault.lateness_s * fault.strikes.len() as f64;
         self.cost_s += fault.cost_s;
         self.gain_alone_s += fault.gain_alone_s;
-        self.last_step = self.last_step.max(fault.strikes.last().copied().unwrap_or(0));
+        self.last_step = self
+            .last_step
+            .max(fault.strikes.last().copied().unwrap_or(0));
         self.victims = self.victims.and(&fault.victims);
         self.strikes.extend(new);
         self.strikes.make_contiguous().sort_unstable();
@@ -517,7 +553,11 @@ impl Track {
         }
         let hidden = self.fault.hidden && fault.hidden;
         let side = fault.side.or(self.fault.side);
-        self.fault = Fault { side, hidden, ..fault };
+        self.fault = Fault {
+            side,
+            hidden,
+            ..fault
+        };
     }
 
     /// Its pace in the steps seen of its ranks until one.
@@ -538,11 +578,18 @@ impl Track {
         kinds.iter().all(|kind| *kind == FaultKind::Degraded)
             && self.first_step <= other.last_step
             && other.first_step <= self.last_step
-            && !self.compared.iter().any(|rank| other.compared.contains(rank))
+            && !self
+                .compared
+                .iter()
+                .any(|rank| other.compared.contains(rank))
     }
 
     fn cost_share(&self) -> f64 {
-        if self.exposed_s > 0.0 { (self.cost_s / self.exposed_s).min(1.0) } else { 0.0 }
+        if self.exposed_s > 0.0 {
+            (self.cost_s / self.exposed_s).min(1.0)
+        } else {
+            0.0
+        }
     }
 
     fn lateness_s(&self) -> f64 {
@@ -561,13 +608,19 @@ impl Track {
     }
 
     fn claim(&self, compared: &[u32], open: bool, context: JobContext<'_>) -> Claim {
-        let Fault { kind, place, side, .. } = &self.fault;
+        let Fault {
+            kind, place, side, ..
+        } = &self.fault;
         let name = |stage: &StageId| context.names.name(*stage).to_owned();
         let stage = name(&self.fault.stage);
         let place = place.clone();
         let group = (compared.len() < context.seen.len()).then(|| compared.to_vec());
         let (lateness_s, cost_share) = (self.lateness_s(), self.cost_share());
-        let steps = StepSpan { first: self.first_step, last: self.last_step, open };
+        let steps = StepSpan {
+            first: self.first_step,
+            last: self.last_step,
+            open,
+        };
         match kind {
             FaultKind::LateRanks => Claim::LateRanks(LateRanks {
                 ranks: self.fault.ranks.clone(),
@@ -584,25 +637,40 @@ impl Track {
                 hidden: self.fault.hidden,
                 next_in_line: self.next_in_line(context.names),
             }),
-            FaultKind::Rotating => {
-                Claim::Rotating { stage, place, lateness_s, cost_share, steps }
-            }
-            FaultKind::InputBound => {
-                Claim::InputBound { stage, group, lateness_s, cost_share, steps }
-            }
-            FaultKind::Degraded => {
-                Claim::Slower { stage, group, side: *side, lateness_s, steps }
-            }
-            FaultKind::UnknownRank => {
-                Claim::UnknownRank { stage, stage_share: self.share, steps }
-            }
+            FaultKind::Rotating => Claim::Rotating {
+                stage,
+                place,
+                lateness_s,
+                cost_share,
+                steps,
+            },
+            FaultKind::InputBound => Claim::InputBound {
+                stage,
+                group,
+                lateness_s,
+                cost_share,
+                steps,
+            },
+            FaultKind::Degraded => Claim::Slower {
+                stage,
+                group,
+                side: *side,
+                lateness_s,
+                steps,
+            },
+            FaultKind::UnknownRank => Claim::UnknownRank {
+                stage,
+                stage_share: self.share,
+                steps,
+            },
         }
     }
 
     fn observation(&self, names: &StageNames) -> Observation {
         let strong = self.labels.iter().find(|label| label.is_strong());
-        let label =
-            strong.copied().unwrap_or(if self.labels.contains(&Label::CoCritical) {
+        let label = strong
+            .copied()
+            .unwrap_or(if self.labels.contains(&Label::CoCritical) {
                 Label::CoCritical
             } else {
                 Label::FrontierAccounting
@@ -627,19 +695,20 @@ impl Track {
     }
 
     fn actions(&self, names: &StageNames) -> Vec<Action> {
-        let Fault { kind, stage, side, .. } = &self.fault;
+        let Fault {
+            kind, stage, side, ..
+        } = &self.fault;
         let ranks = self.fault.ranks.clone();
         let first = match kind {
             FaultKind::Rotating => Action::LookAtWhatRanksShare,
             FaultKind::InputBound => Action::LookAtInputPipeline,
             FaultKind::Degraded => Action::LookAtWhatChanged,
             FaultKind::UnknownRank => Action::RecordArrivals,
-            FaultKind::LateRanks if *side == Some(Side::Device) => {
-                Action::CompareDevices { ranks }
-            }
-            FaultKind::LateRanks => {
-                Action::LookAtStage { ranks, part: step_part(*stage, names) }
-            }
+            FaultKind::LateRanks if *side == Some(Side::Device) => Action::CompareDevices { ranks },
+            FaultKind::LateRanks => Action::LookAtStage {
+                ranks,
+                part: step_part(*stage, names),
+            },
         };
         let period = match self.pace {
             Pace::Every { steps } => Some(Action::LookForPeriod { steps }),

@@ -10,14 +10,25 @@ pub(crate) fn vouch(
     late_stages: &[StageId],
     gates: &Gates,
 ) {
-    let mut boundaries = window.blocks.iter().flat_map(|block| block.boundaries.iter());
+    let mut boundaries = window
+        .blocks
+        .iter()
+        .flat_map(|block| block.boundaries.iter());
     let recorded = window.meeting == Meeting::Seen
         || boundaries.any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
-    let leading = ranking(&found.share).first().map(|slot| found.stages[*slot]);
+    let leading = ranking(&found.share)
+        .first()
+        .map(|slot| found.stages[*slot]);
     if recorded && leading.is_some_and(|leading| late_stages.contains(&leading)) {
-        let vouched = Gates { model_fit: true, ..gates.clone() };
-        let Axes { labels, co_critical, downgrades } = label(window, found, &vouched);
-        (found.labels, found.co_critical, found.downgrades) =
-            (labels, co_critical, downgrades);
+        let vouched = Gates {
+            model_fit: true,
+            ..gates.clone()
+        };
+        let Axes {
+            labels,
+            co_critical,
+            downgrades,
+        } = label(window, found, &vouched);
+        (found.labels, found.co_critical, found.downgrades) = (labels, co_critical, downgrades);
     }
 }

@@ -1,8 +1,8 @@
 //! What a what-if analysis finds.
 
 use model::{
-    Action, Claim, Cost, Finding, Observation, Origin, Pace, PassRatios, PipelineAction,
-    Ranks, Removal, Severity, SlowdownCause, StepSlowdown, Subject, WhatIf,
+    Action, Claim, Cost, Finding, Observation, Origin, Pace, PassRatios, PipelineAction, Ranks,
+    Removal, Severity, SlowdownCause, StepSlowdown, Subject, WhatIf,
 };
 
 use crate::IncidentSettings;
@@ -27,12 +27,8 @@ pub fn what_if(
             let removal = what_if.slowest_stage.as_ref();
             (removal, saved_s(removal), Pace::Steady)
         }
-        SlowdownCause::Data { .. } => {
-            (None, simulated_s - what_if.ideal_s, Pace::Rotating)
-        }
-        SlowdownCause::Unexplained { .. } => {
-            (None, simulated_s - what_if.ideal_s, Pace::Sporadic)
-        }
+        SlowdownCause::Data { .. } => (None, simulated_s - what_if.ideal_s, Pace::Rotating),
+        SlowdownCause::Unexplained { .. } => (None, simulated_s - what_if.ideal_s, Pace::Sporadic),
     };
     let subject = subject(cause);
     let cost_share = saved_s / simulated_s;
@@ -63,7 +59,11 @@ pub fn what_if(
 
 fn severity(cause: &SlowdownCause, share: f64, settings: &IncidentSettings) -> Severity {
     let explained = !matches!(cause, SlowdownCause::Unexplained { .. });
-    if explained { settings.severity(share) } else { Severity::Info }
+    if explained {
+        settings.severity(share)
+    } else {
+        Severity::Info
+    }
 }
 
 /// Recorded ranks that are not named.
@@ -74,15 +74,14 @@ fn others(what_if: &WhatIf, named: &[u32]) -> Ranks {
 
 fn subject(cause: &SlowdownCause) -> Subject {
     let (ranks, stage, block) = match cause {
-        SlowdownCause::Rank { rank, stage, passes, .. } => {
-            (vec![*rank], Some(*stage), Some(block(*passes)))
-        }
-        SlowdownCause::Stage { stage, passes } => {
-            (Vec::new(), Some(*stage), Some(block(*passes)))
-        }
-        SlowdownCause::Data { .. } => {
-            (Vec::new(), None, Some("forward and backward passes"))
-        }
+        SlowdownCause::Rank {
+            rank,
+            stage,
+            passes,
+            ..
+        } => (vec![*rank], Some(*stage), Some(block(*passes))),
+        SlowdownCause::Stage { stage, passes } => (Vec::new(), Some(*stage), Some(block(*passes))),
+        SlowdownCause::Data { .. } => (Vec::new(), None, Some("forward and backward passes")),
         SlowdownCause::Unexplained { .. } => (Vec::new(), None, None),
     };
     Subject {
@@ -105,15 +104,11 @@ fn block(passes: PassRatios) -> &'static str {
 
 fn action(cause: &SlowdownCause) -> PipelineAction {
     match cause {
-        SlowdownCause::Rank { rank, .. } => {
-            PipelineAction::LookAtMachine { ranks: vec![*rank] }
-        }
-        SlowdownCause::Stage { stage, .. } => {
-            PipelineAction::MoveLayers { stage: *stage }
-        }
+        SlowdownCause::Rank { rank, .. } => PipelineAction::LookAtMachine { ranks: vec![*rank] },
+        SlowdownCause::Stage { stage, .. } => PipelineAction::MoveLayers { stage: *stage },
         SlowdownCause::Data { .. } => PipelineAction::BalanceSequences,
-        SlowdownCause::Unexplained { op_type, .. } => {
-            PipelineAction::LookAtOperations { op_type: op_type.clone() }
-        }
+        SlowdownCause::Unexplained { op_type, .. } => PipelineAction::LookAtOperations {
+            op_type: op_type.clone(),
+        },
     }
 }

@@ -38,7 +38,12 @@ impl Input {
         match self {
             Self::Mark { mark, .. } => shift(&mut mark.at),
             Self::NoProgress { at } => shift(at),
-            Self::InFlightSnapshot { at, in_progress, ended, .. } => {
+            Self::InFlightSnapshot {
+                at,
+                in_progress,
+                ended,
+                ..
+            } => {
                 shift(at);
                 for operation in in_progress.iter_mut().chain(ended) {
                     shift(&mut operation.begun_at);

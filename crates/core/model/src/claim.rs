@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ConnectionClaim, FunctionFault, HeldUpSteps, KilledRank, LateArrivals, NextInLine,
-    Pace, PipelineHalt, Side, SlowCommunicator, SlowIterations, StallClaim, StepSlowdown,
-    Straggler,
+    ConnectionClaim, FunctionFault, HeldUpSteps, KilledRank, LateArrivals, NextInLine, Pace,
+    PipelineHalt, Side, SlowCommunicator, SlowIterations, StallClaim, StepSlowdown, Straggler,
 };
 
 /// What the headline of a finding says, with its numbers as they were when it was found.

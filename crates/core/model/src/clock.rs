@@ -5,17 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Instants of processes on one host share an origin; instants of different hosts do not,
 /// so no analysis compares them: only differences within one rank are used.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct RankNs(pub u64);

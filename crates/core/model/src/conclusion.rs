@@ -27,7 +27,10 @@ impl Verdict {
         if !self.incidents.is_empty() {
             return None;
         }
-        let is_untimed = self.pipeline.as_ref().is_some_and(|it| it.iteration_s == 0.0);
+        let is_untimed = self
+            .pipeline
+            .as_ref()
+            .is_some_and(|it| it.iteration_s == 0.0);
         Some(if job.source == Source::Snapshot {
             Conclusion::NothingStuck
         } else if job.source == Source::Inspector {

@@ -61,9 +61,10 @@ impl SlowConnection {
     /// Seconds that were lost: beyond what its bytes usually take, or all.
     pub fn lost_s(&self) -> f64 {
         match self.fault {
-            LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => {
-                self.lasted_s() * (1.0 - bytes_per_s / usual_bytes_per_s)
-            }
+            LinkFault::Slower {
+                bytes_per_s,
+                usual_bytes_per_s,
+            } => self.lasted_s() * (1.0 - bytes_per_s / usual_bytes_per_s),
             LinkFault::Stalled { .. } => self.lasted_s(),
         }
     }

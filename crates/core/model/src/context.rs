@@ -50,8 +50,10 @@ impl<'job> JobContext<'job> {
 
     /// The hosts of some ranks, each once, in order.
     pub fn hosts_of(&self, ranks: &[u32]) -> Vec<String> {
-        let hosts: BTreeSet<&String> =
-            ranks.iter().filter_map(|rank| self.hosts.get(rank)).collect();
+        let hosts: BTreeSet<&String> = ranks
+            .iter()
+            .filter_map(|rank| self.hosts.get(rank))
+            .collect();
         hosts.into_iter().cloned().collect()
     }
 

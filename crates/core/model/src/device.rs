@@ -18,9 +18,7 @@ pub enum Device {
 }
 
 /// What is measured of a device, while time passes.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gauge {
     /// Share of the multiprocessors that work; where the GPU does not tell, share of the time in
@@ -84,7 +82,11 @@ pub struct DeviceUsage {
 impl DeviceUsage {
     /// Nothing is known of it yet.
     pub fn new(device: Device) -> Self {
-        Self { device, gauges: BTreeMap::new(), errors: BTreeMap::new() }
+        Self {
+            device,
+            gauges: BTreeMap::new(),
+            errors: BTreeMap::new(),
+        }
     }
 
     /// The mean of a gauge, if it was measured.
@@ -119,7 +121,9 @@ impl DeviceUsage {
     pub fn is_sound(&self) -> bool {
         // Far above any device and any run.
         let is_sound = |mean: &Mean| {
-            [mean.value, mean.over_s].iter().all(|x| (0.0..1e15).contains(x))
+            [mean.value, mean.over_s]
+                .iter()
+                .all(|x| (0.0..1e15).contains(x))
         };
         let is_short = |name: &String| name.len() <= MAX_NAME;
         self.gauges.values().all(is_sound)

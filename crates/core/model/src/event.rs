@@ -112,14 +112,19 @@ pub struct CollectiveIssue {
 impl CollectiveIssue {
     /// The `number`th collective of a rank in a group, of unknown size.
     pub fn new(op: CollectiveOp, group: u32, number: u64) -> Self {
-        Self { op, group, op_id: 0, number, bytes: None, element_bytes: 0 }
+        Self {
+            op,
+            group,
+            op_id: 0,
+            number,
+            bytes: None,
+            element_bytes: 0,
+        }
     }
 }
 
 /// What a block of a pipeline computes.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pass {
     /// The forward pass.
@@ -194,7 +199,11 @@ pub struct DeviceReached {
 
 impl DeviceReached {
     /// The end of the run.
-    pub const END: Self = Self { kind: None, code: 0, group: 0 };
+    pub const END: Self = Self {
+        kind: None,
+        code: 0,
+        group: 0,
+    };
 
     /// The mark of an event.
     pub fn mark(event: &Event) -> Self {
@@ -203,7 +212,11 @@ impl DeviceReached {
             Event::CollectiveIssue(issue) => issue.group,
             _ => 0,
         };
-        Self { kind: Some(event.kind()), code, group }
+        Self {
+            kind: Some(event.kind()),
+            code,
+            group,
+        }
     }
 
     /// What the mark said, as far as it was kept; `None` at the end of the run.
@@ -240,14 +253,23 @@ impl From<MarkKind> for Event {
             MarkKind::CollectiveIssue => {
                 Self::CollectiveIssue(CollectiveIssue::new(CollectiveOp::UNKNOWN, 0, 0))
             }
-            MarkKind::SideSample => Self::SideSample { name: 0, nanoseconds: 0 },
+            MarkKind::SideSample => Self::SideSample {
+                name: 0,
+                nanoseconds: 0,
+            },
             MarkKind::SideLost => Self::SideLost { name: 0 },
             MarkKind::BlockBegin => Self::BlockBegin(place),
             MarkKind::BlockEnd => Self::BlockEnd(place),
             MarkKind::ProfilerBegin => Self::ProfilerBegin,
             MarkKind::ProfilerEnd => Self::ProfilerEnd,
-            MarkKind::InitBegin => Self::InitBegin { group: 0, number: 0 },
-            MarkKind::InitEnd => Self::InitEnd { group: 0, number: 0 },
+            MarkKind::InitBegin => Self::InitBegin {
+                group: 0,
+                number: 0,
+            },
+            MarkKind::InitEnd => Self::InitEnd {
+                group: 0,
+                number: 0,
+            },
             MarkKind::DeviceTime => Self::DeviceTime(DeviceTime {
                 reached: DeviceReached::END,
                 made_at: RankNs(0),
@@ -333,12 +355,27 @@ impl Event {
             Self::CollectiveIssue(issue) => {
                 // One more than the bytes: older probes wrote nothing.
                 let bytes_and_1 = issue.bytes.map_or(0, |bytes| bytes.saturating_add(1));
-                let CollectiveIssue { op, group, op_id, number, element_bytes, .. } =
-                    issue;
-                (op.0, [group.into(), op_id, number, bytes_and_1, element_bytes])
+                let CollectiveIssue {
+                    op,
+                    group,
+                    op_id,
+                    number,
+                    element_bytes,
+                    ..
+                } = issue;
+                (
+                    op.0,
+                    [group.into(), op_id, number, bytes_and_1, element_bytes],
+                )
             }
             Self::BlockBegin(place) | Self::BlockEnd(place) => {
-                let BlockPlace { pass, stage, microbatch, stages, first_rank } = place;
+                let BlockPlace {
+                    pass,
+                    stage,
+                    microbatch,
+                    stages,
+                    first_rank,
+                } = place;
                 let numbers = [stage, microbatch, stages, first_rank, 0];
                 (pass as u16, numbers.map(u64::from))
             }
@@ -346,7 +383,13 @@ impl Event {
                 (0, [group.into(), number, 0, 0, 0])
             }
             Self::DeviceTime(time) => {
-                let DeviceTime { reached, made_at, device_ns, first_step, place } = time;
+                let DeviceTime {
+                    reached,
+                    made_at,
+                    device_ns,
+                    first_step,
+                    place,
+                } = time;
                 let kind = reached.kind.map_or(0, |kind| kind as u16);
                 let what = u64::from(reached.code) << 32 | u64::from(reached.group);
                 (kind, [made_at.0, device_ns, what, first_step.into(), place])
@@ -373,9 +416,10 @@ impl Event {
             Self::StageEnd { .. } => Self::StageEnd { name: code },
             Self::SideLost { .. } => Self::SideLost { name: code },
             Self::ReadBackEnd { .. } => Self::ReadBackEnd { name: code },
-            Self::SideSample { .. } => {
-                Self::SideSample { name: code, nanoseconds: first }
-            }
+            Self::SideSample { .. } => Self::SideSample {
+                name: code,
+                nanoseconds: first,
+            },
             Self::CollectiveIssue(_) => Self::CollectiveIssue(CollectiveIssue {
                 op: CollectiveOp(code),
                 group: small(first)?,
@@ -386,12 +430,14 @@ impl Event {
             }),
             Self::BlockBegin(_) => Self::BlockBegin(place()?),
             Self::BlockEnd(_) => Self::BlockEnd(place()?),
-            Self::InitBegin { .. } => {
-                Self::InitBegin { group: small(first)?, number: second }
-            }
-            Self::InitEnd { .. } => {
-                Self::InitEnd { group: small(first)?, number: second }
-            }
+            Self::InitBegin { .. } => Self::InitBegin {
+                group: small(first)?,
+                number: second,
+            },
+            Self::InitEnd { .. } => Self::InitEnd {
+                group: small(first)?,
+                number: second,
+            },
             Self::DeviceTime(_) => Self::DeviceTime(DeviceTime {
                 reached: DeviceReached::decode(code, third)?,
                 made_at: RankNs(first),
@@ -410,8 +456,11 @@ impl DeviceReached {
             return Some(Self::END);
         }
         let kind = MarkKind::from_number(u8::try_from(kind).ok()?);
-        let reached =
-            Self { kind, code: u16::try_from(what >> 32).ok()?, group: what as u32 };
+        let reached = Self {
+            kind,
+            code: u16::try_from(what >> 32).ok()?,
+            group: what as u32,
+        };
         reached.event().map(|_| reached)
     }
 }
@@ -435,32 +484,53 @@ pub(crate) mod tests {
     }
 
     fn issue() -> impl Strategy<Value = CollectiveIssue> {
-        (any::<u16>(), any::<u32>(), any::<[u64; 3]>(), prop::option::of(0..u64::MAX))
+        (
+            any::<u16>(),
+            any::<u32>(),
+            any::<[u64; 3]>(),
+            prop::option::of(0..u64::MAX),
+        )
             .prop_map(|(op, group, [op_id, number, element_bytes], bytes)| {
                 let op = CollectiveOp(op);
-                CollectiveIssue { op, group, op_id, number, bytes, element_bytes }
+                CollectiveIssue {
+                    op,
+                    group,
+                    op_id,
+                    number,
+                    bytes,
+                    element_bytes,
+                }
             })
     }
 
     fn on_host() -> impl Strategy<Value = Event> {
         let kinds = prop::sample::select(&MarkKind::ALL[..]);
-        (kinds, any::<u16>(), any::<u32>(), any::<u64>(), place(), issue()).prop_map(
-            |(kind, name, group, number, place, issue)| match Event::from(kind) {
-                Event::StageBegin { .. } => Event::StageBegin { name },
-                Event::StageEnd { .. } => Event::StageEnd { name },
-                Event::SideSample { .. } => {
-                    Event::SideSample { name, nanoseconds: number }
-                }
-                Event::SideLost { .. } => Event::SideLost { name },
-                Event::CollectiveIssue(_) => Event::CollectiveIssue(issue),
-                Event::BlockBegin(_) => Event::BlockBegin(place),
-                Event::BlockEnd(_) => Event::BlockEnd(place),
-                Event::InitBegin { .. } => Event::InitBegin { group, number },
-                Event::InitEnd { .. } => Event::InitEnd { group, number },
-                Event::ReadBackEnd { .. } => Event::ReadBackEnd { name },
-                bare => bare,
-            },
+        (
+            kinds,
+            any::<u16>(),
+            any::<u32>(),
+            any::<u64>(),
+            place(),
+            issue(),
         )
+            .prop_map(|(kind, name, group, number, place, issue)| {
+                match Event::from(kind) {
+                    Event::StageBegin { .. } => Event::StageBegin { name },
+                    Event::StageEnd { .. } => Event::StageEnd { name },
+                    Event::SideSample { .. } => Event::SideSample {
+                        name,
+                        nanoseconds: number,
+                    },
+                    Event::SideLost { .. } => Event::SideLost { name },
+                    Event::CollectiveIssue(_) => Event::CollectiveIssue(issue),
+                    Event::BlockBegin(_) => Event::BlockBegin(place),
+                    Event::BlockEnd(_) => Event::BlockEnd(place),
+                    Event::InitBegin { .. } => Event::InitBegin { group, number },
+                    Event::InitEnd { .. } => Event::InitEnd { group, number },
+                    Event::ReadBackEnd { .. } => Event::ReadBackEnd { name },
+                    bare => bare,
+                }
+            })
     }
 
     pub(crate) fn any_event() -> impl Strategy<Value = Event> {

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Cause, Claim, Device, Failure, FunctionFault, Label, LateIn, Method, NetworkFault,
-    PipelineFact, SlowCommunicator, SlowConnection, StepSlowdown, Straggler, UnreadStack,
-    Wait,
+    PipelineFact, SlowCommunicator, SlowConnection, StepSlowdown, Straggler, UnreadStack, Wait,
 };
 
 /// Something that a method observed. [`Evidence`](crate::Evidence) is the same in words.
@@ -26,7 +25,11 @@ pub struct Fact {
 impl From<Observation> for Fact {
     /// A fact about the ranks and the stage that its incident names.
     fn from(what: Observation) -> Self {
-        Self { ranks: Vec::new(), stage: None, what }
+        Self {
+            ranks: Vec::new(),
+            stage: None,
+            what,
+        }
     }
 }
 
@@ -290,9 +293,7 @@ impl Observation {
             | Self::StepsSlower(_)
             | Self::LeftTogether(_) => Method::Frontier,
             // Blocks that a network explains are those of a schedule.
-            Self::Explains { by, .. } => {
-                by.as_ref().map_or(Method::Schedule, |by| by.method())
-            }
+            Self::Explains { by, .. } => by.as_ref().map_or(Method::Schedule, |by| by.method()),
             Self::NoCore { .. }
             | Self::CpuQuota { .. }
             | Self::Cores(_)
@@ -360,8 +361,8 @@ impl Observation {
 mod tests {
     use super::*;
     use crate::{
-        CollectiveOp, ConnectionEnds, Desync, DeviceProgress, HoldUp, LinkFault,
-        ProcessState, RankChannel, Slowness,
+        CollectiveOp, ConnectionEnds, Desync, DeviceProgress, HoldUp, LinkFault, ProcessState,
+        RankChannel, Slowness,
     };
 
     fn wait() -> Wait {
@@ -393,7 +394,11 @@ mod tests {
             either: true,
             channels: vec![1],
             wait: wait(),
-            slow: Slowness { took_s: 0.2, usual_s: 0.1, of_channels: false },
+            slow: Slowness {
+                took_s: 0.2,
+                usual_s: 0.1,
+                of_channels: false,
+            },
             blamed_share: 0.75,
             cost_s: 1.5,
         }
@@ -403,7 +408,11 @@ mod tests {
         Failure {
             cause: HoldUp::DeadlockCycle,
             ranks: vec![2, 3],
-            links: vec![RankChannel { from: 2, to: 3, channel: 1 }],
+            links: vec![RankChannel {
+                from: 2,
+                to: 3,
+                channel: 1,
+            }],
             waits: vec![wait()],
             still_s: 1.5,
             in_flight: 3,
@@ -413,20 +422,35 @@ mod tests {
     fn connection() -> SlowConnection {
         let (from, to, port) = (1, 2, "host mlx5_0".to_owned());
         SlowConnection {
-            ends: ConnectionEnds { communicator: 7, from, to, port },
+            ends: ConnectionEnds {
+                communicator: 7,
+                from,
+                to,
+                port,
+            },
             span_ns: (5, 9),
             open: true,
-            fault: LinkFault::Slower { bytes_per_s: 1.5, usual_bytes_per_s: 2.5 },
+            fault: LinkFault::Slower {
+                bytes_per_s: 1.5,
+                usual_bytes_per_s: 2.5,
+            },
         }
     }
 
     #[test]
     fn who_comes_last_says_nothing_of_what_for() {
-        let of_flows =
-            |cause| Observation::Straggler(Box::new(Straggler { cause, ..straggler() }));
+        let of_flows = |cause| {
+            Observation::Straggler(Box::new(Straggler {
+                cause,
+                ..straggler()
+            }))
+        };
         assert!(of_flows(HoldUp::NotEntered).is_of_arrival());
         assert!(Observation::Failure(Box::new(failure())).is_of_arrival());
-        let wait = Observation::Wait { wait: Box::new(wait()), is_unseen: true };
+        let wait = Observation::Wait {
+            wait: Box::new(wait()),
+            is_unseen: true,
+        };
         assert!(wait.is_of_arrival());
         for (cause, blamed) in [
             (HoldUp::NotDelivered, Some(Cause::Network)),
@@ -441,7 +465,12 @@ mod tests {
     /// A fact has ranks of its own beside those of what was observed.
     #[test]
     fn facts_are_read_back_from_json() {
-        let busy = CoresBusy { ranks: vec![2], cores: 0.5, deviation: 0.1, peers: 1.0 };
+        let busy = CoresBusy {
+            ranks: vec![2],
+            cores: 0.5,
+            deviation: 0.1,
+            peers: 1.0,
+        };
         let fault = NetworkFault::Idle { pairs: 8 };
         for what in [
             Observation::Cores(busy.clone()),
@@ -452,9 +481,16 @@ mod tests {
                 during: During::ProfileWindow,
                 cores: Some(busy),
             },
-            Observation::Network { rank: 1, fault, peer: None },
+            Observation::Network {
+                rank: 1,
+                fault,
+                peer: None,
+            },
             Observation::Straggler(Box::new(straggler())),
-            Observation::Wait { wait: Box::new(wait()), is_unseen: true },
+            Observation::Wait {
+                wait: Box::new(wait()),
+                is_unseen: true,
+            },
             Observation::Failure(Box::new(failure())),
             Observation::Connection(Box::new(connection())),
             Observation::Path { is_broken: true },
@@ -471,12 +507,19 @@ mod tests {
             Observation::Device {
                 users: vec![1],
                 device: Device::Gpu(0),
-                unlike: Unlike::Nvlinks(Beside { own: 12.0, peers: Some(18.0) }),
+                unlike: Unlike::Nvlinks(Beside {
+                    own: 12.0,
+                    peers: Some(18.0),
+                }),
             },
         ] {
             for ranks in [vec![], vec![1]] {
                 let stage = Some("data.next_wait".to_owned());
-                let fact = Fact { ranks, stage, what: what.clone() };
+                let fact = Fact {
+                    ranks,
+                    stage,
+                    what: what.clone(),
+                };
                 let json = serde_json::to_string(&fact).unwrap();
                 assert_eq!(serde_json::from_str::<Fact>(&json).unwrap(), fact, "{json}");
             }

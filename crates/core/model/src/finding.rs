@@ -55,7 +55,11 @@ impl Cost {
     /// # Units
     /// `exposed_s` in seconds.
     pub fn saved_whole(exposed_s: f64, share: f64) -> Self {
-        Self { exposed_s, share, gain_alone_s: exposed_s }
+        Self {
+            exposed_s,
+            share,
+            gain_alone_s: exposed_s,
+        }
     }
 
     /// The larger of each part.
@@ -160,7 +164,9 @@ impl Finding {
 
     /// Whether one of its facts blames this.
     pub fn blames(&self, cause: Cause) -> bool {
-        self.facts.iter().any(|fact| fact.what.cause() == Some(cause))
+        self.facts
+            .iter()
+            .any(|fact| fact.what.cause() == Some(cause))
     }
 }
 
@@ -171,13 +177,28 @@ mod tests {
 
     #[test]
     fn what_is_over_went_on_until_its_last_step() {
-        let steps = StepSpan { first: 10, last: 20, open: false };
+        let steps = StepSpan {
+            first: 10,
+            last: 20,
+            open: false,
+        };
         let stage = "any".to_owned();
-        let claim = Claim::UnknownRank { stage, stage_share: 0.0, steps };
+        let claim = Claim::UnknownRank {
+            stage,
+            stage_share: 0.0,
+            steps,
+        };
         let finding = Finding::new(Origin::Stages, "s1".to_owned(), claim);
-        let over =
-            Finding { open: false, first_step: 10, last_step: 20, ..finding.clone() };
-        let open = Finding { open: true, ..over.clone() };
+        let over = Finding {
+            open: false,
+            first_step: 10,
+            last_step: 20,
+            ..finding.clone()
+        };
+        let open = Finding {
+            open: true,
+            ..over.clone()
+        };
         for (first, last, is_over_in, is_open_in) in [
             (0, 9, false, false),
             (0, 10, true, true),
@@ -185,8 +206,16 @@ mod tests {
             (20, 30, true, true),
             (21, 30, false, true),
         ] {
-            assert_eq!(over.went_on_in(first, last), is_over_in, "{first} to {last}");
-            assert_eq!(open.went_on_in(first, last), is_open_in, "{first} to {last}");
+            assert_eq!(
+                over.went_on_in(first, last),
+                is_over_in,
+                "{first} to {last}"
+            );
+            assert_eq!(
+                open.went_on_in(first, last),
+                is_open_in,
+                "{first} to {last}"
+            );
         }
     }
 }

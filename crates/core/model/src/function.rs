@@ -3,9 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// What kind of work a function does.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FunctionClass {
     /// A kernel that computes.
@@ -61,9 +59,7 @@ impl FunctionClass {
 
 /// A function, on every worker the same: a hash of its class, its name and its callers. In text
 /// 16 hexadecimal digits, which stand in any place of JSON.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct FunctionId(pub u64);
 
@@ -131,10 +127,7 @@ impl Dictionary {
     }
 
     /// The same, with their ids.
-    pub fn stack_with_ids(
-        &self,
-        id: FunctionId,
-    ) -> impl Iterator<Item = (FunctionId, &Function)> {
+    pub fn stack_with_ids(&self, id: FunctionId) -> impl Iterator<Item = (FunctionId, &Function)> {
         let of = |id: FunctionId| Some((id, self.functions.get(&id)?));
         std::iter::successors(of(id), move |(_, function)| of(function.caller?))
     }
@@ -142,7 +135,9 @@ impl Dictionary {
     /// Adds what another worker knows.
     pub fn merge(&mut self, other: &Self) {
         for (id, function) in &other.functions {
-            self.functions.entry(*id).or_insert_with(|| function.clone());
+            self.functions
+                .entry(*id)
+                .or_insert_with(|| function.clone());
         }
     }
 
@@ -153,7 +148,9 @@ impl Dictionary {
         for id in ids {
             let mut next = Some(id);
             while let Some(id) = next.filter(|id| !functions.contains_key(id)) {
-                let Some(function) = self.functions.get(&id) else { break };
+                let Some(function) = self.functions.get(&id) else {
+                    break;
+                };
                 functions.insert(id, function.clone());
                 next = function.caller;
             }
@@ -206,7 +203,10 @@ pub struct WorkerPatterns {
 /// FNV-1a over class, caller and name: stable over workers and versions, no secret needed.
 fn id_of(class: FunctionClass, name: &str, caller: Option<FunctionId>) -> FunctionId {
     let caller = caller.map_or(0, |caller| caller.0);
-    let bytes = [class as u8].into_iter().chain(caller.to_le_bytes()).chain(name.bytes());
+    let bytes = [class as u8]
+        .into_iter()
+        .chain(caller.to_le_bytes())
+        .chain(name.bytes());
     let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     FunctionId(bytes.fold(0xcbf2_9ce4_8422_2325, mix))
 }
@@ -236,13 +236,33 @@ mod tests {
 
     #[test]
     fn a_profile_window_survives_its_recording() {
-        let mut patterns = WorkerPatterns { worker: 3, ..WorkerPatterns::default() };
-        let caller = patterns.functions.intern(FunctionClass::Python, "train", None);
-        let id = patterns.functions.intern(FunctionClass::CpuCompute, "mm", Some(caller));
-        patterns.patterns.insert(id, Pattern { beta: 0.25, ..Pattern::default() });
-        let window = Box::new(ProfileWindow { patterns, ..ProfileWindow::default() });
+        let mut patterns = WorkerPatterns {
+            worker: 3,
+            ..WorkerPatterns::default()
+        };
+        let caller = patterns
+            .functions
+            .intern(FunctionClass::Python, "train", None);
+        let id = patterns
+            .functions
+            .intern(FunctionClass::CpuCompute, "mm", Some(caller));
+        patterns.patterns.insert(
+            id,
+            Pattern {
+                beta: 0.25,
+                ..Pattern::default()
+            },
+        );
+        let window = Box::new(ProfileWindow {
+            patterns,
+            ..ProfileWindow::default()
+        });
         let told = Input::Profiled { rank: 3, window };
         let text = serde_json::to_string(&told).unwrap();
-        assert_eq!(serde_json::from_str::<Input>(&text).unwrap(), told, "{text}");
+        assert_eq!(
+            serde_json::from_str::<Input>(&text).unwrap(),
+            told,
+            "{text}"
+        );
     }
 }

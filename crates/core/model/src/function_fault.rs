@@ -55,8 +55,14 @@ pub struct FunctionFault {
 }
 
 /// What functions are called that read from storage or a network.
-const READS: [&str; 6] =
-    ["recv_into", "socket", "urlopen", "readinto", "read_bytes", "ssl."];
+const READS: [&str; 6] = [
+    "recv_into",
+    "socket",
+    "urlopen",
+    "readinto",
+    "read_bytes",
+    "ssl.",
+];
 /// What functions are called in which the host waits for its device.
 const WAITS_FOR_DEVICE: [&str; 3] = ["ynchronize", "item of Tensor", ".item"];
 /// What the interpreter's collection of garbage is called.
@@ -95,7 +101,10 @@ impl FunctionFault {
     pub fn need(&self) -> Option<FunctionNeed> {
         const KNOWN: [(&[&str], FunctionNeed); 5] = [
             (&READS, FunctionNeed::Reads),
-            (&["DataLoader", "data.next_wait", "dataloader"], FunctionNeed::Loader),
+            (
+                &["DataLoader", "data.next_wait", "dataloader"],
+                FunctionNeed::Loader,
+            ),
             (&GARBAGE_COLLECTION, FunctionNeed::GarbageCollection),
             (&["sleep"], FunctionNeed::Sleep),
             (&WAITS_FOR_DEVICE, FunctionNeed::DeviceWait),
@@ -134,6 +143,7 @@ impl FunctionFault {
 
     /// Whether it or one of its nearest callers has one of these words in its name.
     fn is_called(&self, words: &[&str]) -> bool {
-        self.near().any(|name| words.iter().any(|word| name.contains(word)))
+        self.near()
+            .any(|name| words.iter().any(|word| name.contains(word)))
     }
 }

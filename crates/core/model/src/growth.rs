@@ -37,12 +37,21 @@ impl Growth {
         let pairs = early_s.iter().flatten().zip(takes_s.iter().flatten());
         let count = pairs.clone().count() as f64;
         let square: f64 = pairs.clone().map(|(early, _)| early * early).sum();
-        let slope =
-            pairs.clone().map(|(early, takes)| early * takes).sum::<f64>() / square;
-        let rest: f64 =
-            pairs.clone().map(|(early, takes)| (takes - slope * early).powi(2)).sum();
+        let slope = pairs
+            .clone()
+            .map(|(early, takes)| early * takes)
+            .sum::<f64>()
+            / square;
+        let rest: f64 = pairs
+            .clone()
+            .map(|(early, takes)| (takes - slope * early).powi(2))
+            .sum();
         let error = (rest / (count * square)).sqrt();
-        Self { slope, error, square: square / count }
+        Self {
+            slope,
+            error,
+            square: square / count,
+        }
     }
 
     /// Whether ranks certainly wait.
@@ -82,7 +91,10 @@ mod tests {
     fn ranks_that_wait_are_distinguished_from_ranks_that_work() {
         let early_s: Vec<f64> = (0..40).map(|row| f64::from(row * 7919 % 23)).collect();
         let noise = |row: usize| (row * 104_729 % 17) as f64 * 0.1;
-        let waits = early_s.iter().enumerate().map(|(row, early)| early + noise(row));
+        let waits = early_s
+            .iter()
+            .enumerate()
+            .map(|(row, early)| early + noise(row));
         let works = (0..40).map(noise);
         let [waits, works] = [waits.collect(), works.collect()]
             .map(|takes_s: Vec<f64>| Growth::of(vec![early_s.clone()], vec![takes_s]));

@@ -9,9 +9,7 @@ use crate::{Cause, Wait};
 /// # Source
 /// Mycroft (2025), state classification; what the receiver's own counters add is
 /// ours: docs/incidents.md.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldUp {
     /// The rank has not begun the operation.
@@ -39,7 +37,10 @@ pub enum HoldUp {
 impl HoldUp {
     /// Whether a GPU does not keep up.
     pub fn is_of_gpu(self) -> bool {
-        matches!(self, Self::GpuNotStarted | Self::GpuNotReady | Self::GpuNotTaking)
+        matches!(
+            self,
+            Self::GpuNotStarted | Self::GpuNotReady | Self::GpuNotTaking
+        )
     }
 
     /// Whether it only says who does not come to an operation, and not what for.
@@ -49,9 +50,7 @@ impl HoldUp {
 }
 
 /// A channel from one rank to another.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RankChannel {
     /// The sender, as job rank.
     pub from: u32,
@@ -99,8 +98,11 @@ impl Failure {
         self.ranks.sort_unstable();
         self.ranks.dedup();
         self.links.extend(other.links);
-        let new: Vec<Wait> =
-            other.waits.into_iter().filter(|wait| !self.waits.contains(wait)).collect();
+        let new: Vec<Wait> = other
+            .waits
+            .into_iter()
+            .filter(|wait| !self.waits.contains(wait))
+            .collect();
         self.waits.extend(new);
         self.still_s = self.still_s.min(other.still_s);
         self.in_flight += other.in_flight;

@@ -84,22 +84,16 @@ pub use claim::{Claim, LateRanks, StepPlace, StepSpan};
 pub use clock::RankNs;
 pub use comparison::{ComparedRun, ComparisonNote};
 pub use conclusion::Conclusion;
-pub use connection::{
-    ConnectionClaim, ConnectionEnds, LinkFault, LostIterations, SlowConnection,
-};
+pub use connection::{ConnectionClaim, ConnectionEnds, LinkFault, LostIterations, SlowConnection};
 pub use context::JobContext;
 pub use device::{Device, DeviceUsage, Gauge, Mean};
 pub use disagreement::{Disagreement, Position, Trust};
 pub use downgrade::Downgrade;
 pub use event::{BlockPlace, CollectiveIssue, DeviceReached, DeviceTime, Event, Pass};
-pub use fact::{
-    Beside, Brake, CoresBusy, During, Fact, Observation, StageAccount, Unlike,
-};
+pub use fact::{Beside, Brake, CoresBusy, During, Fact, Observation, StageAccount, Unlike};
 pub use finding::{Cost, Finding, Origin};
 pub use flow::{Communicator, Direction, Flow, Operation};
-pub use function::{
-    Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,
-};
+pub use function::{Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns};
 pub use function_fault::{Dimension, FunctionFault, is_garbage_collection};
 pub use growth::Growth;
 pub use hold_up::{Failure, HoldUp, RankChannel, Slowness, Straggler};
@@ -113,30 +107,27 @@ pub use pipeline::{
     PipelineHalt, PipelineRankState, SlowIterations, SlowPart, SlowPass, Standstill,
 };
 pub use profile::{
-    AbnormalRank, CollectiveTimes, Dimensions, FaultKind, FunctionSummary,
-    ProfileSummary, ProfileWindow, RankArrivals, RankProfile,
+    AbnormalRank, CollectiveTimes, Dimensions, FaultKind, FunctionSummary, ProfileSummary,
+    ProfileWindow, RankArrivals, RankProfile,
 };
 pub use rank_part::RankPart;
 pub use ranks::{NoRanks, Ranks};
 pub use slowdown::{PassRatios, PassSpread, SlowdownCause, StepSlowdown};
 pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
-pub use stall::{
-    KilledRank, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts,
-};
+pub use stall::{KilledRank, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts};
 pub use standstill::{Entered, FlowProgress, FoldedStack, Progress};
 pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;
 pub use verdict::{
-    Answer, Cause, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label,
-    Method, NextInLine, Pace, PipelineSummary, Question, ReadBackSummary, SCHEMA,
-    Severity, Side, SideSummary, Source, StageSummary, Subject, Verdict, WindowSummary,
-    fold_ranks,
+    Answer, Cause, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label, Method,
+    NextInLine, Pace, PipelineSummary, Question, ReadBackSummary, SCHEMA, Severity, Side,
+    SideSummary, Source, StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
 };
 pub use wait::{Desync, DeviceProgress, StallKind, Wait};
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{
-    Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, FEW_RANKS,
-    HostTimes, Meeting, ReadBacks, ReadBacksOfLine, Sync, Window,
+    Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, FEW_RANKS, HostTimes,
+    Meeting, ReadBacks, ReadBacksOfLine, Sync, Window,
 };

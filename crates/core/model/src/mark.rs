@@ -114,7 +114,9 @@ impl MarkKind {
         if self == Self::DataStop {
             return Some(StageId::DATA);
         }
-        let of_it = StageId::HOOKED.iter().find(|(_, marks)| marks.contains(&self));
+        let of_it = StageId::HOOKED
+            .iter()
+            .find(|(_, marks)| marks.contains(&self));
         of_it.map(|(stage, _)| *stage)
     }
 
@@ -134,9 +136,7 @@ pub fn group_number(name: &str) -> u32 {
 }
 
 /// The kind of a collective, numbered as PyTorch's `HookOpName`, in text by its name.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", from = "String")]
 pub struct CollectiveOp(pub u16);
 
@@ -213,7 +213,10 @@ impl CollectiveOp {
         if self == Self::INIT {
             return Self::INIT_NAME;
         }
-        Self::NAMES.get(usize::from(self.0)).copied().unwrap_or("COLLECTIVE")
+        Self::NAMES
+            .get(usize::from(self.0))
+            .copied()
+            .unwrap_or("COLLECTIVE")
     }
 
     /// Finds an operation by PyTorch's name for it, in any case and with or without
@@ -225,7 +228,9 @@ impl CollectiveOp {
             return Self::INIT;
         }
         let found = Self::NAMES.iter().position(|known| bare(known) == wanted);
-        found.and_then(|at| u16::try_from(at).ok()).map_or(Self::UNKNOWN, Self)
+        found
+            .and_then(|at| u16::try_from(at).ok())
+            .map_or(Self::UNKNOWN, Self)
     }
 
     /// Whether the operation joins two ranks only.
@@ -235,8 +240,15 @@ impl CollectiveOp {
 
     /// Whether it ends on no rank before all have entered it.
     pub fn joins_all(self) -> bool {
-        const ONE_SIDED: [&str; 7] =
-            ["SEND", "RECV", "BROADCAST", "REDUCE", "SCATTER", "GATHER", "NEW_WINDOW"];
+        const ONE_SIDED: [&str; 7] = [
+            "SEND",
+            "RECV",
+            "BROADCAST",
+            "REDUCE",
+            "SCATTER",
+            "GATHER",
+            "NEW_WINDOW",
+        ];
         let name = self.name();
         self.0 < Self::UNKNOWN.0 && !ONE_SIDED.contains(&name)
     }
@@ -332,7 +344,10 @@ mod tests {
     #[test]
     fn collectives_are_found_by_every_spelling_of_their_name() {
         assert_eq!(CollectiveOp::from_name("all_reduce").name(), "ALLREDUCE");
-        assert_eq!(CollectiveOp::from_name("_allgather_base").name(), "ALLGATHER_BASE");
+        assert_eq!(
+            CollectiveOp::from_name("_allgather_base").name(),
+            "ALLGATHER_BASE"
+        );
         for op in [CollectiveOp::BARRIER, CollectiveOp::INIT] {
             assert_eq!(CollectiveOp::from_name(op.name()), op);
         }

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Pace, Pass, Side, StepSpan};
 
 /// One pass of one microbatch through one part of a stage's layers.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PipelineBlock {
     /// What it computes.
     pub pass: Pass,
@@ -22,8 +20,17 @@ pub struct PipelineBlock {
 impl fmt::Display for PipelineBlock {
     /// `forward of microbatch 3`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} of microbatch {}", self.pass.name(), self.microbatch)?;
-        if self.chunk > 0 { write!(formatter, " (chunk {})", self.chunk) } else { Ok(()) }
+        write!(
+            formatter,
+            "{} of microbatch {}",
+            self.pass.name(),
+            self.microbatch
+        )?;
+        if self.chunk > 0 {
+            write!(formatter, " (chunk {})", self.chunk)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -373,7 +380,10 @@ mod tests {
     fn actions_in_pipelines_are_read_back_from_json() {
         let (ranks, side) = (vec![2], Some(Side::Host));
         for (action, json) in [
-            (PipelineAction::BalanceSequences, r#"{"action":"balance_sequences"}"#),
+            (
+                PipelineAction::BalanceSequences,
+                r#"{"action":"balance_sequences"}"#,
+            ),
             (
                 PipelineAction::LookAtBlocks { ranks, side },
                 r#"{"action":"look_at_blocks","ranks":[2],"side":"host"}"#,
@@ -387,19 +397,38 @@ mod tests {
 
     #[test]
     fn facts_about_pipelines_are_read_back_from_json() {
-        let block = PipelineBlock { pass: Pass::Backward, microbatch: 3, chunk: 1 };
+        let block = PipelineBlock {
+            pass: Pass::Backward,
+            microbatch: 3,
+            chunk: 1,
+        };
         let ranks = vec![2];
         let (took_s, usual_s) = (0.2, 0.1);
-        let pass = SlowPass { pass: Pass::Forward, took_s, usual_s, slow: 1, of: 2 };
+        let pass = SlowPass {
+            pass: Pass::Forward,
+            took_s,
+            usual_s,
+            slow: 1,
+            of: 2,
+        };
         let state = PipelineRankState::Owes;
-        let halted = Standstill { rank: 2, stage: 1, block, state };
+        let halted = Standstill {
+            rank: 2,
+            stage: 1,
+            block,
+            state,
+        };
         let claim = HeldUpSteps {
             ranks: ranks.clone(),
             stage: 1,
             part: SlowPart::Passes(vec![Pass::Forward]),
             side: None,
             pace: Pace::Steady,
-            steps: StepSpan { first: 5, last: 9, open: true },
+            steps: StepSpan {
+                first: 5,
+                last: 9,
+                open: true,
+            },
             took_s,
             usual_s,
             lost_s: 0.1,
@@ -408,14 +437,30 @@ mod tests {
         let claim = Box::new(Claim::HeldUpSteps(Box::new(claim)));
         for what in [
             PipelineFact::SlowPass(pass),
-            PipelineFact::WaitedForAlone { ranks, of_copies: true, share: 0.5 },
+            PipelineFact::WaitedForAlone {
+                ranks,
+                of_copies: true,
+                share: 0.5,
+            },
             PipelineFact::Standstill(halted),
-            PipelineFact::CriticalBlock { block, took_s, usual_s, times: 2 },
+            PipelineFact::CriticalBlock {
+                block,
+                took_s,
+                usual_s,
+                times: 2,
+            },
         ] {
             let seen = Observation::Pipeline(Box::new(what));
             let by = Some(Box::new(seen.clone()));
             let claim = claim.clone();
-            for what in [seen, Observation::Explains { claim, by, cost_s: 1.0 }] {
+            for what in [
+                seen,
+                Observation::Explains {
+                    claim,
+                    by,
+                    cost_s: 1.0,
+                },
+            ] {
                 let fact = Fact::from(what);
                 let json = serde_json::to_string(&fact).unwrap();
                 assert_eq!(serde_json::from_str::<Fact>(&json).unwrap(), fact, "{json}");

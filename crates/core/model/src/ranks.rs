@@ -14,9 +14,7 @@ use crate::{MAX_RANKS, fold_ranks};
 /// `[[0, 3], [8, 120, 8]]`. Where it is read a list of numbers stands for the same.
 /// # Invariants
 /// Ascending, each below [`MAX_RANKS`]; what is collected and has no place is left out.
-#[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "Vec<Vec<u32>>", try_from = "SerializedRanks")]
 pub struct Ranks {
     runs: Vec<Run>,
@@ -47,14 +45,22 @@ impl std::error::Error for NoRanks {}
 
 impl Run {
     fn one(rank: u32) -> Self {
-        Self { first: rank, count: 1, stride: 1 }
+        Self {
+            first: rank,
+            count: 1,
+            stride: 1,
+        }
     }
 
     fn new(first: u32, last: u32, stride: u32) -> Result<Self, NoRanks> {
         if first > last || last >= MAX_RANKS || stride == 0 {
             return Err(NoRanks);
         }
-        Ok(Self { first, count: (last - first) / stride + 1, stride })
+        Ok(Self {
+            first,
+            count: (last - first) / stride + 1,
+            stride,
+        })
     }
 
     fn last(self) -> u32 {
@@ -71,7 +77,11 @@ impl Ranks {
     /// Each of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let each = |run: &Run| {
-            let Run { first, count, stride } = *run;
+            let Run {
+                first,
+                count,
+                stride,
+            } = *run;
             (0..count).map(move |nth| first + nth * stride)
         };
         self.runs.iter().flat_map(each)
@@ -118,8 +128,11 @@ impl Ranks {
             }
             Some(run) if run.last() + run.stride == rank => run.count += 1,
             Some(run) if run.is_pair() => {
-                let between =
-                    Run { first: run.last(), count: 2, stride: rank - run.last() };
+                let between = Run {
+                    first: run.last(),
+                    count: 2,
+                    stride: rank - run.last(),
+                };
                 *run = Run::one(run.first);
                 self.runs.push(between);
             }
@@ -128,9 +141,7 @@ impl Ranks {
     }
 
     /// All ranks of runs that may overlap.
-    fn of_runs(
-        runs: impl IntoIterator<Item = Result<Run, NoRanks>>,
-    ) -> Result<Self, NoRanks> {
+    fn of_runs(runs: impl IntoIterator<Item = Result<Run, NoRanks>>) -> Result<Self, NoRanks> {
         let mut all = Self::default();
         for run in runs {
             let run = run?;
@@ -147,8 +158,7 @@ impl Ranks {
 
 impl FromIterator<u32> for Ranks {
     fn from_iter<I: IntoIterator<Item = u32>>(ranks: I) -> Self {
-        let mut sorted: Vec<u32> =
-            ranks.into_iter().filter(|rank| *rank < MAX_RANKS).collect();
+        let mut sorted: Vec<u32> = ranks.into_iter().filter(|rank| *rank < MAX_RANKS).collect();
         sorted.sort_unstable();
         sorted.dedup();
         let mut all = Self::default();
@@ -243,7 +253,9 @@ mod tests {
 
     #[test]
     fn ranks_are_kept_as_runs() {
-        let ranks: Ranks = [7, 1, 0, 2, 2, u32::MAX, 5, 30, 20, 40].into_iter().collect();
+        let ranks: Ranks = [7, 1, 0, 2, 2, u32::MAX, 5, 30, 20, 40]
+            .into_iter()
+            .collect();
         assert_eq!(ranks.to_string(), "0-2,5,7,20,30,40");
         let json = "[[0,2],[5,5],[7,7],[20,40,10]]";
         assert_eq!(serde_json::to_string(&ranks).unwrap(), json);

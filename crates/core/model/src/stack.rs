@@ -1,9 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What a process does, as its operating system says.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// It runs, or could.
@@ -66,7 +64,9 @@ impl Stack {
 
     /// Whether it is in PyTorch's part of a collective, or in making a group.
     pub fn is_in_collective(&self) -> bool {
-        self.frames.iter().any(|frame| frame.file.contains("torch/distributed/"))
+        self.frames
+            .iter()
+            .any(|frame| frame.file.contains("torch/distributed/"))
     }
 }
 

@@ -50,9 +50,18 @@ impl StageId {
     /// The stages that hooks record, with the marks at their begin and at their end.
     pub const HOOKED: [(Self, [MarkKind; 2]); 4] = [
         (Self::DATA, [MarkKind::DataBegin, MarkKind::DataEnd]),
-        (Self::FORWARD, [MarkKind::ForwardBegin, MarkKind::ForwardEnd]),
-        (Self::BACKWARD, [MarkKind::BackwardBegin, MarkKind::BackwardEnd]),
-        (Self::OPTIMIZER, [MarkKind::OptimizerBegin, MarkKind::OptimizerEnd]),
+        (
+            Self::FORWARD,
+            [MarkKind::ForwardBegin, MarkKind::ForwardEnd],
+        ),
+        (
+            Self::BACKWARD,
+            [MarkKind::BackwardBegin, MarkKind::BackwardEnd],
+        ),
+        (
+            Self::OPTIMIZER,
+            [MarkKind::OptimizerBegin, MarkKind::OptimizerEnd],
+        ),
     ];
 
     /// The marks at its begin and at its end, if hooks record it.
@@ -76,7 +85,10 @@ pub struct StageNames {
 
 impl Default for StageNames {
     fn default() -> Self {
-        let mut table = Self { names: Vec::new(), ids: HashMap::new() };
+        let mut table = Self {
+            names: Vec::new(),
+            ids: HashMap::new(),
+        };
         for name in BUILT_IN {
             table.intern(name);
         }
@@ -93,7 +105,9 @@ impl StageNames {
         if let Some(id) = self.ids.get(name) {
             return *id;
         }
-        let Some(id) = u16::try_from(self.names.len()).ok().filter(|id| *id < 65_000)
+        let Some(id) = u16::try_from(self.names.len())
+            .ok()
+            .filter(|id| *id < 65_000)
         else {
             return StageId::OTHER;
         };
@@ -104,7 +118,9 @@ impl StageNames {
 
     /// The name behind an id, "?" for an id this table never gave.
     pub fn name(&self, id: StageId) -> &str {
-        self.names.get(usize::from(id.0)).map_or("?", String::as_str)
+        self.names
+            .get(usize::from(id.0))
+            .map_or("?", String::as_str)
     }
 }
 

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectiveOp, Failure, ProcessState, Severity, StageId, StallKind, Standstill, Wait,
-    Worker,
+    CollectiveOp, Failure, ProcessState, Severity, StageId, StallKind, Standstill, Wait, Worker,
 };
 
 /// A job that does not move, or did not for a while.
@@ -37,7 +36,9 @@ pub struct StallClaim {
 impl StallClaim {
     /// Whether the job has not begun: ranks make the group of all ranks.
     pub fn is_of_start(&self) -> bool {
-        self.waits.first().is_some_and(|wait| wait.op == CollectiveOp::INIT)
+        self.waits
+            .first()
+            .is_some_and(|wait| wait.op == CollectiveOp::INIT)
     }
 
     /// Whether it says that a rank is in a stage.

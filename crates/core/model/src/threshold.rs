@@ -13,7 +13,9 @@ pub fn threshold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::E
     if number >= 0.0 {
         return Ok(number);
     }
-    Err(D::Error::custom(format!("expected zero or more, found {number}")))
+    Err(D::Error::custom(format!(
+        "expected zero or more, found {number}"
+    )))
 }
 
 /// Reads numbers as [`threshold`] does, by name.
@@ -27,7 +29,10 @@ where
     #[derive(serde::Deserialize)]
     struct Threshold(#[serde(deserialize_with = "threshold")] f64);
     let numbers = BTreeMap::<String, Threshold>::deserialize(deserializer)?;
-    Ok(numbers.into_iter().map(|(name, Threshold(number))| (name, number)).collect())
+    Ok(numbers
+        .into_iter()
+        .map(|(name, Threshold(number))| (name, number))
+        .collect())
 }
 
 #[cfg(test)]
@@ -58,7 +63,10 @@ mod tests {
             let json = format!("{{\"data.next_wait\":0.1,\"model\":{last}}}");
             thresholds(&mut serde_json::Deserializer::from_str(&json)).ok()
         };
-        let numbers = [("data.next_wait".to_owned(), 0.1), ("model".to_owned(), 2.0)];
+        let numbers = [
+            ("data.next_wait".to_owned(), 0.1),
+            ("model".to_owned(), 2.0),
+        ];
         assert_eq!(read("2"), Some(numbers.into()));
         assert_eq!(read("-2"), None);
     }

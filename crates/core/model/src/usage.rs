@@ -89,7 +89,10 @@ mod tests {
             throttled_share: 0.05,
         };
         assert!(is_near(both, expected), "{both:?}");
-        assert_eq!(CoreUsage::default().and(CoreUsage::default()), CoreUsage::default());
+        assert_eq!(
+            CoreUsage::default().and(CoreUsage::default()),
+            CoreUsage::default()
+        );
     }
 
     proptest! {

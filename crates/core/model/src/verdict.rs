@@ -211,9 +211,7 @@ pub struct WindowSummary {
 ///
 /// # Source
 /// StageFrontier (2026); docs/labels.md says what each means and what to do next.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Label {
     /// The accounting itself holds.
@@ -316,9 +314,7 @@ impl IncidentKind {
 }
 
 /// How much an incident matters, by its share of exposed time.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Worth knowing.
@@ -341,9 +337,7 @@ impl Severity {
 }
 
 /// The method a piece of evidence comes from.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// Stage accounting.
@@ -419,9 +413,7 @@ pub struct Subject {
 }
 
 /// What of a rank is slow.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     /// Its host, for which the device waits.
@@ -453,9 +445,7 @@ pub struct Evidence {
 }
 
 /// What a piece of evidence blames for lost time.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// A function of the host's code.
@@ -481,9 +471,7 @@ impl Cause {
 }
 
 /// What methods may disagree about.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
     /// Who is to blame.
@@ -598,7 +586,11 @@ pub fn fold_ranks(ranks: &[u32]) -> String {
         }
     }
     let text = parts.iter().map(|(first, last)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
     });
     text.collect::<Vec<_>>().join(",")
 }
@@ -612,7 +604,10 @@ mod tests {
         assert_eq!(fold_ranks(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(fold_ranks(&[3]), "3");
         assert_eq!(fold_ranks(&[]), "");
-        assert_eq!(fold_ranks(&[u32::MAX - 1, u32::MAX, 0]), "4294967294-4294967295,0");
+        assert_eq!(
+            fold_ranks(&[u32::MAX - 1, u32::MAX, 0]),
+            "4294967294-4294967295,0"
+        );
     }
 
     #[test]
@@ -622,11 +617,18 @@ mod tests {
             assert_eq!(json, format!("\"{label}\""));
         }
         let json = |value: serde_json::Value| value.as_str().unwrap().to_owned();
-        for kind in [IncidentKind::Slow, IncidentKind::Hang, IncidentKind::Degraded] {
+        for kind in [
+            IncidentKind::Slow,
+            IncidentKind::Hang,
+            IncidentKind::Degraded,
+        ] {
             assert_eq!(json(serde_json::to_value(kind).unwrap()), kind.name());
         }
         for severity in [Severity::Info, Severity::Warning, Severity::Critical] {
-            assert_eq!(json(serde_json::to_value(severity).unwrap()), severity.name());
+            assert_eq!(
+                json(serde_json::to_value(severity).unwrap()),
+                severity.name()
+            );
         }
         for method in [
             Method::Frontier,

@@ -108,9 +108,9 @@ impl Wait {
     pub fn sides(&self) -> Vec<(Vec<u32>, &Desync)> {
         let mut sides: Vec<(Vec<u32>, &Desync)> = Vec::new();
         for desync in &self.desyncs {
-            let known = sides.iter_mut().find(|(_, first)| {
-                (first.op, &first.detail) == (desync.op, &desync.detail)
-            });
+            let known = sides
+                .iter_mut()
+                .find(|(_, first)| (first.op, &first.detail) == (desync.op, &desync.detail));
             match known {
                 Some((ranks, _)) => ranks.push(desync.rank),
                 None => sides.push((vec![desync.rank], desync)),
@@ -121,7 +121,11 @@ impl Wait {
 
     /// Ranks that others wait for in it.
     pub fn awaited(&self) -> impl Iterator<Item = u32> {
-        let behind = self.open.as_ref().map(DeviceProgress::behind).unwrap_or_default();
+        let behind = self
+            .open
+            .as_ref()
+            .map(DeviceProgress::behind)
+            .unwrap_or_default();
         self.missing.iter().chain(behind).copied()
     }
 
@@ -151,7 +155,11 @@ pub(crate) mod rank_runs {
         ranks: &[u32],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        ranks.iter().copied().collect::<Ranks>().serialize(serializer)
+        ranks
+            .iter()
+            .copied()
+            .collect::<Ranks>()
+            .serialize(serializer)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(

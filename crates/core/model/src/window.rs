@@ -88,12 +88,17 @@ impl Block {
     /// Values of one step: `[boundary][rank]`.
     pub fn row(&self, index: usize) -> &[f64] {
         let size = self.boundaries.len() * self.ranks;
-        self.durations_s.get(index * size..(index + 1) * size).unwrap_or_default()
+        self.durations_s
+            .get(index * size..(index + 1) * size)
+            .unwrap_or_default()
     }
 
     /// All steps with their values.
     pub fn rows(&self) -> impl Iterator<Item = (u64, &[f64])> {
-        self.steps.iter().enumerate().map(|(index, step)| (*step, self.row(index)))
+        self.steps
+            .iter()
+            .enumerate()
+            .map(|(index, step)| (*step, self.row(index)))
     }
 }
 

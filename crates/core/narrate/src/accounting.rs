@@ -4,7 +4,9 @@ use model::{Cut, Downgrade, MarkKind, Meeting, StageId, StageNames, fold_ranks};
 
 /// Where the loop is cut into steps, if any window was accounted.
 pub fn cut(of_last_window: Option<(Cut, Meeting)>) -> String {
-    let Some((cut, meeting)) = of_last_window else { return "none".to_owned() };
+    let Some((cut, meeting)) = of_last_window else {
+        return "none".to_owned();
+    };
     let place = match cut {
         Cut::Data => "data".to_owned(),
         Cut::After(MarkKind::BackwardEnd) => "backward end".to_owned(),
@@ -25,7 +27,10 @@ pub fn downgrade(downgrade: &Downgrade) -> String {
     match downgrade {
         Downgrade::NoWholeStep => "no step was recorded whole on every rank".to_owned(),
         Downgrade::Uncovered { share } => {
-            format!("{:.1} % of the step lies outside every stage", share * 100.0)
+            format!(
+                "{:.1} % of the step lies outside every stage",
+                share * 100.0
+            )
         }
         Downgrade::ClaimedTwice { share } => {
             format!("stages claim {:.1} % of the step twice", share * 100.0)
@@ -85,7 +90,9 @@ mod tests {
         let doubts = [
             Downgrade::Uncovered { share: 0.111 },
             Downgrade::ClaimedTwice { share: 0.078 },
-            Downgrade::MissingRanks { ranks: vec![2, 3, 4] },
+            Downgrade::MissingRanks {
+                ranks: vec![2, 3, 4],
+            },
         ];
         let words = [
             "11.1 % of the step lies outside every stage",

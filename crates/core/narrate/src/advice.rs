@@ -49,16 +49,18 @@ fn sentence(action: &Action) -> String {
             who(ranks)
         ),
         Action::RaiseQuota { ranks } => {
-            let who =
-                if ranks.is_empty() { "all ranks".to_owned() } else { who(ranks) };
+            let who = if ranks.is_empty() {
+                "all ranks".to_owned()
+            } else {
+                who(ranks)
+            };
             format!(
                 "give {who} more CPU: the limit of the container or job (cpu.max, \
                  cpu.cfs_quota_us), or fewer threads under it"
             )
         }
         Action::LookAtLoadOfHosts => {
-            "look at what else runs on the hosts: other jobs, more threads than cores"
-                .to_owned()
+            "look at what else runs on the hosts: other jobs, more threads than cores".to_owned()
         }
         Action::LookAtDevice { ranks, part } => {
             format!("on {}, look at {}", who(ranks), device_part(*part))
@@ -146,18 +148,18 @@ fn blocks(ranks: &[u32], side: Option<Side>) -> String {
             "look at what the host does in that part of the model on {who}: CPU cores, Python, \
              read-backs; the ranks that wait for it are fine"
         ),
-        None => format!(
-            "profile that part of the model on {who}: the ranks that wait for it are fine"
-        ),
+        None => {
+            format!("profile that part of the model on {who}: the ranks that wait for it are fine")
+        }
     }
 }
 
 fn stage(ranks: &[u32], part: &StepPart) -> String {
     let whose = whose(ranks);
     match part {
-        StepPart::Loader => format!(
-            "look at {whose} data loader: storage, decoding, worker processes, CPU cores"
-        ),
+        StepPart::Loader => {
+            format!("look at {whose} data loader: storage, decoding, worker processes, CPU cores")
+        }
         StepPart::Forward => format!(
             "compare {whose} device clocks, CPU cores and input sizes with its peers' and \
              profile its forward pass"
@@ -184,20 +186,14 @@ fn stage(ranks: &[u32], part: &StepPart) -> String {
 fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
     let what = at.map(|need| match need {
         FunctionNeed::Reads => "the storage and network it reads from",
-        FunctionNeed::Loader => {
-            "the data loader: storage, decoding, worker processes, CPU cores"
-        }
+        FunctionNeed::Loader => "the data loader: storage, decoding, worker processes, CPU cores",
         FunctionNeed::GarbageCollection => {
             "garbage collection: collect on all ranks in the same step, or freeze what lives on"
         }
         FunctionNeed::Sleep => "why it sleeps",
         FunctionNeed::DeviceWait => "why the host waits for the device",
-        FunctionNeed::GpuHealth => {
-            "clocks, temperature and power of its GPU, and who else uses it"
-        }
-        FunctionNeed::Links => {
-            "its links: NVLink, PCIe, network card and what they are bound to"
-        }
+        FunctionNeed::GpuHealth => "clocks, temperature and power of its GPU, and who else uses it",
+        FunctionNeed::Links => "its links: NVLink, PCIe, network card and what they are bound to",
     });
     match (what, ranks) {
         (Some(what), []) => format!("look at {what}"),
@@ -217,9 +213,7 @@ fn device_part(part: DevicePart) -> &'static str {
         DevicePart::PowerLimit => "the power limit of its GPU",
         DevicePart::ClockSettings => "the clocks its GPU is set to",
         DevicePart::Slot => "the slot of this device: PCIe errors, seating, risers",
-        DevicePart::Nvlinks => {
-            "its NVLinks: nvidia-smi nvlink --status, the fabric manager"
-        }
+        DevicePart::Nvlinks => "its NVLinks: nvidia-smi nvlink --status, the fabric manager",
         DevicePart::Cable => "the cable and the switch port of this card",
         DevicePart::OtherUsers => "who else uses this card, and what is read over it",
     }
@@ -254,7 +248,10 @@ mod tests {
     /// Asserts that a sentence stands in the documentation, whatever lines it is broken into.
     fn assert_documented(advice: &str) {
         let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(plain(DOCS).contains(&plain(advice)), "not in the docs: {advice}");
+        assert!(
+            plain(DOCS).contains(&plain(advice)),
+            "not in the docs: {advice}"
+        );
     }
 
     #[test]
@@ -332,7 +329,11 @@ mod tests {
     #[test]
     fn advice_about_ranks_that_hold_collectives_up_is_documented() {
         for part in RankPart::ALL {
-            let ranks = if part == RankPart::LinkEnds { vec![1, 2] } else { vec![2] };
+            let ranks = if part == RankPart::LinkEnds {
+                vec![1, 2]
+            } else {
+                vec![2]
+            };
             assert_documented(&sentence(&Action::LookAtRanks { ranks, part }));
         }
     }

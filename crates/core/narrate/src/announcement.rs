@@ -6,11 +6,20 @@ use crate::{evidence, headline};
 pub fn announcement(announcement: &Announcement) -> Vec<String> {
     match announcement {
         Announcement::Found(claim) => vec![headline(claim)],
-        Announcement::InWindow { first_step, last_step, claim } => {
-            vec![format!("steps {first_step}-{last_step}: {}", headline(claim))]
+        Announcement::InWindow {
+            first_step,
+            last_step,
+            claim,
+        } => {
+            vec![format!(
+                "steps {first_step}-{last_step}: {}",
+                headline(claim)
+            )]
         }
         Announcement::Hang { claim, stacks } => {
-            let stacks = stacks.iter().map(|stack| format!("  {}", evidence(stack).text));
+            let stacks = stacks
+                .iter()
+                .map(|stack| format!("  {}", evidence(stack).text));
             std::iter::once(headline(claim)).chain(stacks).collect()
         }
         Announcement::MovesAgain { after_s } => {
@@ -28,11 +37,23 @@ mod tests {
 
     #[test]
     fn what_a_window_shows_begins_with_its_steps() {
-        let steps = StepSpan { first: 3, last: 9, open: true };
+        let steps = StepSpan {
+            first: 3,
+            last: 9,
+            open: true,
+        };
         let stage = "model.backward".to_owned();
-        let claim = Claim::UnknownRank { stage, stage_share: 0.5, steps };
+        let claim = Claim::UnknownRank {
+            stage,
+            stage_share: 0.5,
+            steps,
+        };
         let said = headline(&claim);
-        let in_window = Announcement::InWindow { first_step: 1, last_step: 50, claim };
+        let in_window = Announcement::InWindow {
+            first_step: 1,
+            last_step: 50,
+            claim,
+        };
         assert_eq!(announcement(&in_window), [format!("steps 1-50: {said}")]);
         let moves = Announcement::MovesAgain { after_s: 61.04 };
         assert_eq!(announcement(&moves), ["the job moves again after 61.0 s"]);

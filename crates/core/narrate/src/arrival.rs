@@ -27,7 +27,9 @@ pub(crate) fn late(late: &LateArrivals) -> String {
 
 /// The collective that ranks are late to most.
 pub(crate) fn late_place(late: &LateArrivals) -> Option<String> {
-    late.places.first().map(|place| collective(place.op, &place.group))
+    late.places
+        .first()
+        .map(|place| collective(place.op, &place.group))
 }
 
 pub(crate) fn late_fact(ranks: &[u32], place: &LateIn) -> Worded {

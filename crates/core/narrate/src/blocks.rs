@@ -36,14 +36,22 @@ mod tests {
     use super::*;
 
     fn held_up(side: Option<Side>) -> HeldUpSteps {
-        let block = PipelineBlock { pass: Pass::Backward, microbatch: 3, chunk: 0 };
+        let block = PipelineBlock {
+            pass: Pass::Backward,
+            microbatch: 3,
+            chunk: 0,
+        };
         HeldUpSteps {
             ranks: vec![1],
             stage: 1,
             part: SlowPart::Block(block),
             side,
             pace: Pace::Steady,
-            steps: StepSpan { first: 12, last: 19, open: true },
+            steps: StepSpan {
+                first: 12,
+                last: 19,
+                open: true,
+            },
             took_s: 0.5,
             usual_s: 0.2,
             lost_s: 0.3,
@@ -65,7 +73,12 @@ mod tests {
         }
         let part = SlowPart::Passes(vec![Pass::Forward, Pass::Backward]);
         let pace = Pace::Once { step: 12 };
-        let once = HeldUpSteps { ranks: vec![1, 3], part, pace, ..held_up(None) };
+        let once = HeldUpSteps {
+            ranks: vec![1, 3],
+            part,
+            pace,
+            ..held_up(None)
+        };
         assert_eq!(
             headline(&once),
             "ranks 1,3 are slow in the forward and backward on pipeline stage 1 once, in step 12: \

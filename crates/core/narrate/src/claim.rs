@@ -4,15 +4,20 @@ use model::{Claim, LateRanks, Pace, Side, StepPlace, StepSpan};
 
 use crate::words::{are, duration, percent, slow_side, who};
 use crate::{
-    arrival, blocks, connection, death, function, inside, pipeline, stall, straggler,
-    what_if,
+    arrival, blocks, connection, death, function, inside, pipeline, stall, straggler, what_if,
 };
 
 /// The sentence to read first.
 pub fn headline(claim: &Claim) -> String {
     match claim {
         Claim::LateRanks(late) => late_ranks(late),
-        Claim::Rotating { stage, place, lateness_s, cost_share, steps } => format!(
+        Claim::Rotating {
+            stage,
+            place,
+            lateness_s,
+            cost_share,
+            steps,
+        } => format!(
             "lateness in {stage} rotates: a different rank is late from step to step{}, {} a \
              step, {} of exposed step time {}",
             place_words(place.as_ref()),
@@ -20,7 +25,13 @@ pub fn headline(claim: &Claim) -> String {
             percent(*cost_share),
             since(*steps),
         ),
-        Claim::InputBound { stage, group, lateness_s, cost_share, steps } => {
+        Claim::InputBound {
+            stage,
+            group,
+            lateness_s,
+            cost_share,
+            steps,
+        } => {
             let (verb, whose) = match group.as_deref() {
                 Some([_]) => ("waits", "it has no other to be compared with"),
                 _ => ("wait", "no rank in particular is to blame"),
@@ -33,7 +44,13 @@ pub fn headline(claim: &Claim) -> String {
                 since(*steps),
             )
         }
-        Claim::Slower { stage, group, side, lateness_s, steps } => {
+        Claim::Slower {
+            stage,
+            group,
+            side,
+            lateness_s,
+            steps,
+        } => {
             let whose = match side {
                 Some(Side::Device) => "; all devices are slower",
                 Some(Side::Host) => "; the devices wait for their hosts",
@@ -47,7 +64,11 @@ pub fn headline(claim: &Claim) -> String {
                 everyone(group.as_deref()),
             )
         }
-        Claim::UnknownRank { stage, stage_share, steps } => format!(
+        Claim::UnknownRank {
+            stage,
+            stage_share,
+            steps,
+        } => format!(
             "{stage} takes {} of exposed step time {}; it holds a synchronisation and nobody \
              recorded when each rank arrived: rank unknown, arrival times needed",
             percent(*stage_share),
@@ -117,7 +138,10 @@ fn late_ranks(late: &LateRanks) -> String {
             format!("{}{place}: {lateness} a step, {cost}", are_late())
         }
         (Pace::Sporadic | Pace::Rotating, _) => {
-            format!("{} now and then{place}: {lateness} each time, {cost}", are_late())
+            format!(
+                "{} now and then{place}: {lateness} each time, {cost}",
+                are_late()
+            )
         }
     };
     if !late.other_stages.is_empty() {
@@ -151,7 +175,10 @@ fn on_device(late: &LateRanks, side: Side) -> String {
         }
         Side::Host => duration(late.lateness_s),
     };
-    format!("{} in {stage}{place}: {lateness}", slow_side(&late.ranks, side))
+    format!(
+        "{} in {stage}{place}: {lateness}",
+        slow_side(&late.ranks, side)
+    )
 }
 
 pub(crate) fn since(steps: StepSpan) -> String {
@@ -173,15 +200,11 @@ fn place_words(place: Option<&StepPlace>) -> String {
     match place {
         None => String::new(),
         Some(StepPlace::BeforeIssue(op)) => format!(", before it issues {op}"),
-        Some(StepPlace::BetweenForwardAndBackward) => {
-            ", between forward and backward".to_owned()
-        }
+        Some(StepPlace::BetweenForwardAndBackward) => ", between forward and backward".to_owned(),
         Some(StepPlace::BetweenBackwardAndOptimizer) => {
             ", between backward and optimizer".to_owned()
         }
-        Some(StepPlace::AfterOptimizer) => {
-            ", between optimizer and the next batch".to_owned()
-        }
+        Some(StepPlace::AfterOptimizer) => ", between optimizer and the next batch".to_owned(),
         Some(StepPlace::BetweenStages) => ", between two stages".to_owned(),
     }
 }
@@ -199,7 +222,11 @@ mod tests {
                 group,
                 lateness_s: 0.1,
                 cost_share: 0.1,
-                steps: StepSpan { first: 0, last: 9, open: true },
+                steps: StepSpan {
+                    first: 0,
+                    last: 9,
+                    open: true,
+                },
             })
         };
         let alone = of_group(Some(vec![2]));
@@ -207,7 +234,10 @@ mod tests {
             alone.starts_with("rank 2 waits in data.next_wait: 100.0 ms a step"),
             "{alone}"
         );
-        assert!(alone.ends_with("; it has no other to be compared with"), "{alone}");
+        assert!(
+            alone.ends_with("; it has no other to be compared with"),
+            "{alone}"
+        );
         let all = of_group(None);
         assert!(all.starts_with("all ranks wait in data.next_wait"), "{all}");
     }

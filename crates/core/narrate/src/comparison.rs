@@ -9,7 +9,12 @@ pub fn comparison_note(note: &ComparisonNote) -> String {
         ComparisonNote::OtherCut { cuts: [a, b] } => {
             format!("steps are cut elsewhere ({a}, {b}): stages may not compare")
         }
-        ComparisonNote::TooLittle { run, analysed, are_steps, needed } => {
+        ComparisonNote::TooLittle {
+            run,
+            analysed,
+            are_steps,
+            needed,
+        } => {
             let what = if *are_steps { "steps" } else { "windows" };
             format!(
                 "{} has {analysed} analysed {what}, and at least {needed} are needed: train \

@@ -3,9 +3,7 @@ use model::Conclusion;
 /// What is concluded where nothing was found: a heading, and what it rests on.
 pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
     match conclusion {
-        Conclusion::NothingStuck => {
-            ("Nothing stuck", "all ranks are in the same collectives")
-        }
+        Conclusion::NothingStuck => ("Nothing stuck", "all ranks are in the same collectives"),
         Conclusion::NothingTimed => (
             "Nothing found",
             "no rank is constantly late and no communicator became slow",

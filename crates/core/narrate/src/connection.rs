@@ -14,10 +14,19 @@ pub(crate) fn headline(claim: &ConnectionClaim) -> String {
         what(connection.fault),
         duration(connection.lasted_s())
     );
-    if let Some(LostIterations { first, last, lost_s }) = claim.lost {
+    if let Some(LostIterations {
+        first,
+        last,
+        lost_s,
+    }) = claim.lost
+    {
         text += &format!("; iterations {first}-{last} lost {}", duration(lost_s));
     }
-    text += if connection.open { "; it goes on" } else { "; recovered since" };
+    text += if connection.open {
+        "; it goes on"
+    } else {
+        "; recovered since"
+    };
     text
 }
 
@@ -39,29 +48,38 @@ fn place(claim: &ConnectionClaim) -> String {
 
 fn what(fault: LinkFault) -> String {
     match fault {
-        LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => format!(
+        LinkFault::Slower {
+            bytes_per_s,
+            usual_bytes_per_s,
+        } => format!(
             "lost bandwidth: {:.2} instead of {:.2} GB/s",
             bytes_per_s * 1e-9,
             usual_bytes_per_s * 1e-9
         ),
         LinkFault::Stalled { in_flight } => format!(
             "stood still with {in_flight} {} in flight",
-            if in_flight == 1 { "request" } else { "requests" }
+            if in_flight == 1 {
+                "request"
+            } else {
+                "requests"
+            }
         ),
     }
 }
 
 pub(crate) fn fact(connection: &SlowConnection) -> Worded {
     let seconds = |ns: u64| ns as f64 * 1e-9;
-    let (first_s, last_s) =
-        (seconds(connection.span_ns.0), seconds(connection.span_ns.1));
+    let (first_s, last_s) = (seconds(connection.span_ns.0), seconds(connection.span_ns.1));
     let text = format!(
         "{}, from {first_s:.3} to {last_s:.3} (seconds since 1970)",
         what(connection.fault)
     );
     let mut values = vec![("onset_unix_s", first_s), ("end_unix_s", last_s)];
     let label = match connection.fault {
-        LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => {
+        LinkFault::Slower {
+            bytes_per_s,
+            usual_bytes_per_s,
+        } => {
             values.push(("bytes_per_s", bytes_per_s));
             values.push(("usual_bytes_per_s", usual_bytes_per_s));
             "bandwidth_lost"
@@ -116,12 +134,21 @@ mod tests {
     fn a_connection_is_named_by_its_ranks_where_they_are_known() {
         let port = "host mlx5_0".to_owned();
         let stalled = SlowConnection {
-            ends: ConnectionEnds { communicator: 7, from: 1, to: 2, port },
+            ends: ConnectionEnds {
+                communicator: 7,
+                from: 1,
+                to: 2,
+                port,
+            },
             span_ns: (1_000_000_000, 3_000_000_000),
             open: true,
             fault: LinkFault::Stalled { in_flight: 1 },
         };
-        let lost = LostIterations { first: 4, last: 5, lost_s: 1.5 };
+        let lost = LostIterations {
+            first: 4,
+            last: 5,
+            lost_s: 1.5,
+        };
         let claim = ConnectionClaim {
             connection: stalled.clone(),
             ranks: Some([8, 9]),
@@ -132,7 +159,11 @@ mod tests {
             "the connection from rank 8 to 9 (port host mlx5_0) stood still with 1 request in \
              flight, for 2.00 s; network, not compute; iterations 4-5 lost 1.50 s; it goes on"
         );
-        let unknown = ConnectionClaim { ranks: None, lost: None, ..claim };
+        let unknown = ConnectionClaim {
+            ranks: None,
+            lost: None,
+            ..claim
+        };
         assert_eq!(
             flow(&unknown),
             "from rank 1 to 2 of communicator 7, port host mlx5_0"

@@ -7,7 +7,12 @@ use crate::stall::collective;
 use crate::words::who;
 
 pub(crate) fn headline(killed: &KilledRank) -> String {
-    let KilledRank { rank, signal, step, wait } = killed;
+    let KilledRank {
+        rank,
+        signal,
+        step,
+        wait,
+    } = killed;
     let mut text = match signal {
         Some(signal) => {
             let name = name(*signal);
@@ -16,10 +21,16 @@ pub(crate) fn headline(killed: &KilledRank) -> String {
         None => format!("rank {rank} ended abruptly in step {step}"),
     };
     if let Some(wait) = wait {
-        let were = if wait.entered.len() == 1 { "was" } else { "were" };
+        let were = if wait.entered.len() == 1 {
+            "was"
+        } else {
+            "were"
+        };
         let entered = who(&wait.entered);
-        text +=
-            &format!(", before it entered {} ({entered} {were} in it)", collective(wait));
+        text += &format!(
+            ", before it entered {} ({entered} {were} in it)",
+            collective(wait)
+        );
     }
     text
 }

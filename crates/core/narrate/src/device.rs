@@ -12,9 +12,11 @@ pub(crate) fn unlike(users: &[u32], device: &Device, unlike: &Unlike) -> Worded 
     };
     match unlike {
         Unlike::Slowed { brake, clock_mhz } => slowed(&name, *brake, *clock_mhz),
-        Unlike::Pcie { lanes, lanes_most, speed } => {
-            pcie(&name, *lanes, *lanes_most, *speed)
-        }
+        Unlike::Pcie {
+            lanes,
+            lanes_most,
+            speed,
+        } => pcie(&name, *lanes, *lanes_most, *speed),
         Unlike::Nvlinks(links) => {
             let (own, usual) = both(*links);
             let text = format!("{name} has {own:.0} NVLinks up, its peers' {usual:.0}");
@@ -35,9 +37,12 @@ pub(crate) fn unlike(users: &[u32], device: &Device, unlike: &Unlike) -> Worded 
             let values = [("link_bytes_per_s", own), ("peers_link_bytes_per_s", usual)];
             Worded::new("link_speed", text, &values)
         }
-        Unlike::Full { share: full, sent_bytes_per_s, received_bytes_per_s } => {
-            let mut text =
-                format!("{name} took no more for {} of the time", share(full.own));
+        Unlike::Full {
+            share: full,
+            sent_bytes_per_s,
+            received_bytes_per_s,
+        } => {
+            let mut text = format!("{name} took no more for {} of the time", share(full.own));
             let mut values = vec![("full_share", full.own)];
             if let Some(usual) = full.peers {
                 text += &format!(", its peers' for {}", share(usual));
@@ -84,11 +89,7 @@ fn both(beside: Beside) -> (f64, f64) {
     (beside.own, beside.peers.unwrap_or(beside.own))
 }
 
-fn slowed(
-    name: &str,
-    brake: Option<(Brake, Beside)>,
-    clock_mhz: Option<Beside>,
-) -> Worded {
+fn slowed(name: &str, brake: Option<(Brake, Beside)>, clock_mhz: Option<Beside>) -> Worded {
     let mut values = Vec::new();
     let clock = clock_mhz.map(|clock| {
         let (own, usual) = both(clock);
@@ -143,7 +144,10 @@ mod tests {
     use super::*;
 
     fn beside(own: f64, peers: f64) -> Beside {
-        Beside { own, peers: Some(peers) }
+        Beside {
+            own,
+            peers: Some(peers),
+        }
     }
 
     fn said(users: &[u32], device: &Device, found: &Unlike) -> String {
@@ -162,12 +166,19 @@ mod tests {
              0.0 %; it ran at 1005 MHz, its peers' at 1980 MHz"
         );
         assert_eq!(
-            said(Unlike::Slowed { brake: None, clock_mhz }),
+            said(Unlike::Slowed {
+                brake: None,
+                clock_mhz
+            }),
             "gpu_slowed: the GPU of rank 2: it ran at 1005 MHz, its peers' at 1980 MHz"
         );
         let (lanes, speed) = (beside(8.0, 16.0), Some(beside(8.0, 32.0)));
         assert_eq!(
-            said(Unlike::Pcie { lanes, lanes_most: 16.0, speed }),
+            said(Unlike::Pcie {
+                lanes,
+                lanes_most: 16.0,
+                speed
+            }),
             "pcie_link: the GPU of rank 2 uses 8 of 16 lanes of its host's bus, its peers' 16; \
              at 8 GT/s, theirs 32"
         );
@@ -185,7 +196,10 @@ mod tests {
     fn cards_that_are_unlike_their_peers_are_worded() {
         let card = Device::Card("eth0".to_owned());
         let full = Unlike::Full {
-            share: Beside { own: 0.62, peers: None },
+            share: Beside {
+                own: 0.62,
+                peers: None,
+            },
             sent_bytes_per_s: 1e6,
             received_bytes_per_s: 11.9e9,
         };

@@ -13,19 +13,22 @@ pub fn contradiction(found: &Disagreement) -> Contradiction {
         },
     });
     let claims: Vec<Answer> = claims.collect();
-    let said =
-        claims.iter().map(|claim| format!("{} says {}", claim.method.name(), claim.says));
+    let said = claims
+        .iter()
+        .map(|claim| format!("{} says {}", claim.method.name(), claim.says));
     let said = said.collect::<Vec<_>>().join(", ");
     let first = claims.first().map_or("", |claim| claim.method.name());
     let text = format!("{said}: trust {first} first, because {}", why(found.trust));
-    Contradiction { about: found.about, claims, text }
+    Contradiction {
+        about: found.about,
+        claims,
+        text,
+    }
 }
 
 fn why(trust: Trust) -> &'static str {
     match trust {
-        Trust::LackOfCores => {
-            "whatever a process without a core does takes longer for it"
-        }
+        Trust::LackOfCores => "whatever a process without a core does takes longer for it",
         Trust::Counters => "its counters tell who is waited for at each moment",
         Trust::OwnBlocks => "it tells a rank's own work from its waits for other stages",
         Trust::OwnWork => "it compares all own work in all steps",

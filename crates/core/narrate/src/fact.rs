@@ -4,8 +4,8 @@ use model::{CoresBusy, During, Evidence, Fact, Observation, StageAccount, fold_r
 
 use crate::words::{NOTHING, duration, percent, share};
 use crate::{
-    arrival, connection, death, device, function, headline, inside, network, pipeline,
-    stall, straggler, what_if,
+    arrival, connection, death, device, function, headline, inside, network, pipeline, stall,
+    straggler, what_if,
 };
 
 /// Label, text and numbers of what was observed.
@@ -17,15 +17,25 @@ pub(crate) struct Worded {
 
 impl Worded {
     pub(crate) fn new(label: &str, text: String, values: &[(&str, f64)]) -> Self {
-        let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value));
-        Self { label: label.to_owned(), text, values: values.collect() }
+        let values = values
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value));
+        Self {
+            label: label.to_owned(),
+            text,
+            values: values.collect(),
+        }
     }
 }
 
 /// Words a fact.
 pub fn evidence(fact: &Fact) -> Evidence {
     let Fact { ranks, stage, what } = fact;
-    let Worded { label, mut text, values } = worded(what);
+    let Worded {
+        label,
+        mut text,
+        values,
+    } = worded(what);
     // Of other ranks than those of its incident the accounting has to say which.
     if matches!(what, Observation::OwnWork(_)) && !ranks.is_empty() {
         text = format!("rank {}: {text}", fold_ranks(ranks));
@@ -53,22 +63,36 @@ fn worded(what: &Observation) -> Worded {
         }
         Observation::StepsSlower(account) => {
             let steps = account.struck_steps;
-            let text =
-                format!("median step against the best earlier window, {steps} steps");
+            let text = format!("median step against the best earlier window, {steps} steps");
             stages(account, text)
         }
         Observation::LeftTogether(account) => stages(
             account,
             format!("{} leads, and all ranks leave it together", all(account)),
         ),
-        Observation::Explains { claim, by: Some(by), .. } => {
+        Observation::Explains {
+            claim,
+            by: Some(by),
+            ..
+        } => {
             let by = worded(by);
-            Worded { text: format!("{}: {}", headline(claim), by.text), ..by }
+            Worded {
+                text: format!("{}: {}", headline(claim), by.text),
+                ..by
+            }
         }
-        Observation::Explains { claim, by: None, cost_s } => {
-            Worded::new("slow_blocks", headline(claim), &[("cost_s", *cost_s)])
-        }
-        Observation::NoCore { ranks, share: own, peers_share, during, cores } => {
+        Observation::Explains {
+            claim,
+            by: None,
+            cost_s,
+        } => Worded::new("slow_blocks", headline(claim), &[("cost_s", *cost_s)]),
+        Observation::NoCore {
+            ranks,
+            share: own,
+            peers_share,
+            during,
+            cores,
+        } => {
             let span = match during {
                 During::Incident => "the time",
                 During::ProfileWindow => "the profile window",
@@ -86,11 +110,17 @@ fn worded(what: &Observation) -> Worded {
             ];
             with_cores(Worded::new("without_core", text, &values), cores.as_ref())
         }
-        Observation::CpuQuota { ranks, share: own, peers_share, cores } => {
-            with_cores(cpu_quota(ranks, *own, *peers_share), cores.as_ref())
-        }
+        Observation::CpuQuota {
+            ranks,
+            share: own,
+            peers_share,
+            cores,
+        } => with_cores(cpu_quota(ranks, *own, *peers_share), cores.as_ref()),
         Observation::Cores(busy) => cores(busy),
-        Observation::TooFewCores { share: now, before_share } => Worded::new(
+        Observation::TooFewCores {
+            share: now,
+            before_share,
+        } => Worded::new(
             "too_few_cores",
             format!(
                 "the loops of all ranks stood ready and had no core for {} of the time, before \
@@ -98,11 +128,16 @@ fn worded(what: &Observation) -> Worded {
                 share(*now),
                 share(*before_share),
             ),
-            &[("without_core_share", *now), ("before_without_core_share", *before_share)],
+            &[
+                ("without_core_share", *now),
+                ("before_without_core_share", *before_share),
+            ],
         ),
-        Observation::Device { users, device, unlike } => {
-            device::unlike(users, device, unlike)
-        }
+        Observation::Device {
+            users,
+            device,
+            unlike,
+        } => device::unlike(users, device, unlike),
         Observation::Network { rank, fault, peer } => network::fault(*rank, fault, *peer),
         Observation::Pipeline(found) => pipeline::fact(found),
         Observation::StepSlowdown(found) => what_if::fact(found),
@@ -116,9 +151,11 @@ fn worded(what: &Observation) -> Worded {
         Observation::Wait { wait, is_unseen } => stall::wait(wait, *is_unseen),
         Observation::Failure(failure) => inside::fact(failure),
         Observation::Killed { signal } => death::fact(*signal),
-        Observation::Stack { ranks, frames, unread } => {
-            stall::stack(ranks, frames, unread.as_ref())
-        }
+        Observation::Stack {
+            ranks,
+            frames,
+            unread,
+        } => stall::stack(ranks, frames, unread.as_ref()),
     }
 }
 
@@ -142,7 +179,11 @@ fn own_work(account: &StageAccount) -> String {
         cost if cost == NOTHING => "no".to_owned(),
         cost => cost,
     };
-    let steps = if account.struck_steps == 1 { "step" } else { "steps" };
+    let steps = if account.struck_steps == 1 {
+        "step"
+    } else {
+        "steps"
+    };
     format!(
         "own work in {} exceeded the other ranks' by {} in {} {steps}; with it at their level \
          the job would have been {gain} faster",
@@ -174,14 +215,22 @@ fn cpu_quota(ranks: &[u32], own: f64, peers_share: Option<f64>) -> Worded {
 }
 
 fn cores(busy: &CoresBusy) -> Worded {
-    let CoresBusy { ranks, cores, deviation, peers } = busy;
+    let CoresBusy {
+        ranks,
+        cores,
+        deviation,
+        peers,
+    } = busy;
     let text = format!(
         "the process of rank {} kept {cores:.2} cores busy (deviation {deviation:.2}), its \
          peers' {peers:.2}",
         fold_ranks(ranks),
     );
-    let values =
-        [("cores", *cores), ("cores_deviation", *deviation), ("peers_cores", *peers)];
+    let values = [
+        ("cores", *cores),
+        ("cores_deviation", *deviation),
+        ("peers_cores", *peers),
+    ];
     Worded::new("cores", text, &values)
 }
 
@@ -199,7 +248,12 @@ mod tests {
     use super::*;
 
     fn busy(cores: f64, peers: f64) -> CoresBusy {
-        CoresBusy { ranks: vec![2], cores, deviation: 0.05, peers }
+        CoresBusy {
+            ranks: vec![2],
+            cores,
+            deviation: 0.05,
+            peers,
+        }
     }
 
     fn text(what: Observation) -> String {
@@ -215,7 +269,12 @@ mod tests {
             during: During::Incident,
             cores: Some(busy(0.31, 0.98)),
         };
-        let Evidence { label, text: said, values, .. } = evidence(&found.into());
+        let Evidence {
+            label,
+            text: said,
+            values,
+            ..
+        } = evidence(&found.into());
         assert_eq!(
             said,
             "the loop of rank 2 stood ready and had no core for 69 % of the time, its peers' for \
@@ -235,14 +294,21 @@ mod tests {
              peers' 0.50"
         );
         let (ranks, share) = (Vec::new(), 0.61);
-        let of_all =
-            Observation::CpuQuota { ranks, share, peers_share: None, cores: None };
+        let of_all = Observation::CpuQuota {
+            ranks,
+            share,
+            peers_share: None,
+            cores: None,
+        };
         assert_eq!(
             text(of_all),
             "the control groups of all ranks had used up their CPU quota in 61 % of the periods"
         );
         assert_eq!(
-            text(Observation::TooFewCores { share: 0.43, before_share: 0.05 }),
+            text(Observation::TooFewCores {
+                share: 0.43,
+                before_share: 0.05
+            }),
             "the loops of all ranks stood ready and had no core for 43 % of the time, before for \
              5.0 %"
         );
@@ -264,7 +330,10 @@ mod tests {
         let said = "own work in data.next_wait exceeded the other ranks' by 50.0 ms in 1 step; \
                     with it at their level the job would have been no faster";
         assert_eq!(evidence(&own).text, said);
-        let other = Fact { ranks: vec![2], ..own };
+        let other = Fact {
+            ranks: vec![2],
+            ..own
+        };
         assert_eq!(evidence(&other).text, format!("rank 2: {said}"));
     }
 }

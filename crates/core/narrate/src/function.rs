@@ -16,7 +16,11 @@ pub(crate) fn headline(found: &FunctionFault) -> String {
     {
         return format!(
             "{} of {} carries {place} at {}, its peers' at {}",
-            if found.ranks.len() == 1 { "the link" } else { "the link of each" },
+            if found.ranks.len() == 1 {
+                "the link"
+            } else {
+                "the link of each"
+            },
             who(&found.ranks),
             percent(rate),
             percent(peers_rate)
@@ -38,8 +42,11 @@ pub(crate) fn headline(found: &FunctionFault) -> String {
 }
 
 pub(crate) fn fact(found: &FunctionFault) -> Worded {
-    let mut text =
-        format!("{} takes {} of the critical path", place(found), share(found.beta));
+    let mut text = format!(
+        "{} takes {} of the critical path",
+        place(found),
+        share(found.beta)
+    );
     if found.ranks.is_empty() {
         text += " on the median rank";
     } else {
@@ -88,7 +95,11 @@ pub(crate) fn fact(found: &FunctionFault) -> Worded {
         values.extend(found.rate.0.map(|rate| ("rate", rate)));
         values.extend(found.rate.1.map(|rate| ("peers_rate", rate)));
     }
-    let label = if found.ranks.is_empty() { "common" } else { "partial" };
+    let label = if found.ranks.is_empty() {
+        "common"
+    } else {
+        "partial"
+    };
     Worded::new(label, text, &values)
 }
 
@@ -100,11 +111,20 @@ fn unexpected((dimension, value, [low, high]): &(Dimension, f64, [f64; 2])) -> S
         Dimension::Mu => format!(" at {} utilisation", percent(*value)),
         Dimension::Sigma => format!(" with deviations of {}", percent(*value)),
     };
-    format!("{what}, where {:.0} to {} is expected", low * 100.0, percent(*high))
+    format!(
+        "{what}, where {:.0} to {} is expected",
+        low * 100.0,
+        percent(*high)
+    )
 }
 
 fn all_unexpected(found: &FunctionFault) -> String {
-    found.unexpected.iter().map(unexpected).collect::<Vec<_>>().join(" and")
+    found
+        .unexpected
+        .iter()
+        .map(unexpected)
+        .collect::<Vec<_>>()
+        .join(" and")
 }
 
 /// A function with its callers: "recv_into ← read_shard ← next".

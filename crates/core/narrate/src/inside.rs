@@ -43,14 +43,22 @@ pub(crate) fn what(failure: &Failure) -> String {
 }
 
 fn place(failure: &Failure) -> String {
-    failure.waits.iter().map(collective).collect::<Vec<_>>().join(" and ")
+    failure
+        .waits
+        .iter()
+        .map(collective)
+        .collect::<Vec<_>>()
+        .join(" and ")
 }
 
 /// The flows it shows in, if not all of the ranks' flows are struck.
 pub(crate) fn flows(failure: &Failure) -> Option<String> {
     let mut of_pairs: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for link in &failure.links {
-        of_pairs.entry((link.from, link.to)).or_default().push(link.channel.into());
+        of_pairs
+            .entry((link.from, link.to))
+            .or_default()
+            .push(link.channel.into());
     }
     let texts: Vec<String> = of_pairs
         .into_iter()
@@ -67,7 +75,11 @@ pub(crate) fn fact(failure: &Failure) -> Worded {
     let mut text = format!("no counter of {} moved for {still}", place(failure));
     let mut values = vec![("still_s", failure.still_s)];
     if failure.in_flight > 0 {
-        let came = if failure.in_flight == 1 { "transfer is" } else { "transfers are" };
+        let came = if failure.in_flight == 1 {
+            "transfer is"
+        } else {
+            "transfers are"
+        };
         text += &format!("; {} {came} in flight", failure.in_flight);
         values.push(("in_flight", failure.in_flight as f64));
     }
@@ -88,7 +100,11 @@ mod tests {
             op: CollectiveOp::ALLREDUCE,
             ..Wait::default()
         };
-        let channel = |channel| RankChannel { from: 2, to: 3, channel };
+        let channel = |channel| RankChannel {
+            from: 2,
+            to: 3,
+            channel,
+        };
         let failure = Failure {
             cause: HoldUp::NotDelivered,
             ranks: vec![2, 3],

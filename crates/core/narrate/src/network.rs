@@ -9,9 +9,19 @@ use crate::words::duration;
 /// goes to, if that is known.
 pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worded {
     let (label, what, values) = match fault {
-        NetworkFault::Requests { pair, in_flight, still_ns, failed, status } => {
+        NetworkFault::Requests {
+            pair,
+            in_flight,
+            still_ns,
+            failed,
+            status,
+        } => {
             let still_s = *still_ns as f64 * 1e-9;
-            let requests = if *in_flight == 1 { "request" } else { "requests" };
+            let requests = if *in_flight == 1 {
+                "request"
+            } else {
+                "requests"
+            };
             let mut text = format!(
                 "{in_flight} work {requests} to {} did not come back for {}",
                 named(pair),
@@ -27,7 +37,11 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
             let text = format!("nothing is in flight on its {pairs} queue pairs");
             ("requests_idle", text, vec![("queue_pairs", *pairs as f64)])
         }
-        NetworkFault::Slower { pair, bytes_per_s, usual_bytes_per_s } => {
+        NetworkFault::Slower {
+            pair,
+            bytes_per_s,
+            usual_bytes_per_s,
+        } => {
             let (now, usual) = (*bytes_per_s as f64, *usual_bytes_per_s as f64);
             let text = format!(
                 "bandwidth to {} fell from {:.2} to {:.2} GB/s",
@@ -38,7 +52,11 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
             let values = vec![("bytes_per_s", now), ("usual_bytes_per_s", usual)];
             ("bandwidth_lost", text, values)
         }
-        NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s } => {
+        NetworkFault::SlowerLink {
+            peer,
+            bytes_per_s,
+            usual_bytes_per_s,
+        } => {
             let (now, usual) = (*bytes_per_s as f64, *usual_bytes_per_s as f64);
             let text = format!(
                 "what it sends to {peer} comes through at {:.1} MB/s instead of {:.1}",
@@ -69,7 +87,12 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
             let values = vec![("bytes_per_s", now), ("usual_bytes_per_s", usual)];
             ("flow_slower", text, values)
         }
-        NetworkFault::Socket { peer, bytes, resent, refused } => {
+        NetworkFault::Socket {
+            peer,
+            bytes,
+            resent,
+            refused,
+        } => {
             let what = if *refused {
                 "are not read there".to_owned()
             } else {
@@ -77,17 +100,33 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
             };
             let text = format!("{bytes} bytes to {peer} {what}");
             let values = vec![("bytes", *bytes as f64), ("resent", f64::from(*resent))];
-            (if *refused { "socket_full" } else { "socket_unacknowledged" }, text, values)
+            (
+                if *refused {
+                    "socket_full"
+                } else {
+                    "socket_unacknowledged"
+                },
+                text,
+                values,
+            )
         }
-        NetworkFault::Port { device, port, state, errors } => {
-            let grown = errors.iter().map(|(name, count)| format!("{name} +{count}"));
+        NetworkFault::Port {
+            device,
+            port,
+            state,
+            errors,
+        } => {
+            let grown = errors
+                .iter()
+                .map(|(name, count)| format!("{name} +{count}"));
             let grown: Vec<String> = grown.collect();
             let mut text = format!("port {port} of {device} is {state}");
             if !grown.is_empty() {
                 text += &format!(" and has counted errors: {}", grown.join(", "));
             }
-            let values =
-                errors.iter().map(|(name, count)| (name.as_str(), *count as f64));
+            let values = errors
+                .iter()
+                .map(|(name, count)| (name.as_str(), *count as f64));
             ("port", text, values.collect())
         }
     };
@@ -101,7 +140,12 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
 }
 
 fn named(pair: &QueuePairName) -> String {
-    let QueuePairName { device, port, number, peer } = pair;
+    let QueuePairName {
+        device,
+        port,
+        number,
+        peer,
+    } = pair;
     format!("{peer} ({device} port {port}, queue pair {number})")
 }
 
@@ -133,8 +177,11 @@ mod tests {
         let idle = text(NetworkFault::Idle { pairs: 8 });
         assert_eq!(idle, "rank 1: nothing is in flight on its 8 queue pairs");
         let (bytes_per_s, usual_bytes_per_s) = (12_000_000_000, 24_100_000_000);
-        let slower =
-            NetworkFault::Slower { pair: pair(), bytes_per_s, usual_bytes_per_s };
+        let slower = NetworkFault::Slower {
+            pair: pair(),
+            bytes_per_s,
+            usual_bytes_per_s,
+        };
         assert_eq!(
             text(slower),
             "rank 1: bandwidth to fe80::1 (mlx5_0 port 1, queue pair 77) fell \

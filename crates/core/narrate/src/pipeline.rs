@@ -1,8 +1,8 @@
 //! What holds pipelines back by calls of NCCL, and where they stand still.
 
 use model::{
-    AbsorbedBlock, BlockCause, PipelineFact, PipelineHalt, PipelineRankState,
-    SlowIterations, SlowPass, Standstill,
+    AbsorbedBlock, BlockCause, PipelineFact, PipelineHalt, PipelineRankState, SlowIterations,
+    SlowPass, Standstill,
 };
 
 use crate::fact::Worded;
@@ -29,9 +29,17 @@ pub(crate) fn slow_iterations(found: &SlowIterations) -> String {
         BlockCause::Transfer => text += "; network, not compute",
         BlockCause::Outside | BlockCause::Unseen => {}
     }
-    text += if found.open { "; it goes on" } else { "; recovered since" };
+    text += if found.open {
+        "; it goes on"
+    } else {
+        "; recovered since"
+    };
     if !found.victims.is_empty() {
-        let verb = if found.victims.len() == 1 { "is a victim" } else { "are victims" };
+        let verb = if found.victims.len() == 1 {
+            "is a victim"
+        } else {
+            "are victims"
+        };
         text += &format!("; {} {verb}", who(&found.victims));
     }
     text
@@ -51,7 +59,10 @@ fn subject(found: &SlowIterations) -> String {
     };
     let mut text = format!("{} {what}", are(ranks, &who(ranks)));
     if let Some(stage) = found.stage.filter(|_| *cause != BlockCause::Outside) {
-        let part = found.part().map(|part| part.to_string()).unwrap_or_default();
+        let part = found
+            .part()
+            .map(|part| part.to_string())
+            .unwrap_or_default();
         text += &format!(" pipeline stage {stage}, {part}");
     }
     if !found.unseen.is_empty() {
@@ -62,8 +73,7 @@ fn subject(found: &SlowIterations) -> String {
 
 fn unseen(found: &SlowIterations) -> String {
     match (found.stage, found.unseen.as_slice()) {
-        (_, []) => "no rank and no block that was recorded is slow enough to explain it"
-            .to_owned(),
+        (_, []) => "no rank and no block that was recorded is slow enough to explain it".to_owned(),
         (Some(stage), ranks) => format!(
             "something is slow in pipeline stage {stage}, of which nothing was recorded ({} without \
              a log)",
@@ -79,7 +89,11 @@ fn unseen(found: &SlowIterations) -> String {
 }
 
 pub(crate) fn halt(found: &PipelineHalt) -> String {
-    format!("hang in iteration {}: {}", found.iteration, halt_point(found))
+    format!(
+        "hang in iteration {}: {}",
+        found.iteration,
+        halt_point(found)
+    )
 }
 
 /// Says where a pipeline stands still at the end of its logs.
@@ -95,20 +109,27 @@ pub(crate) fn halt_point(found: &PipelineHalt) -> String {
 
 /// Says where a running pipeline stands still, as in a sentence.
 pub(crate) fn standstill(found: &Standstill) -> String {
-    let Standstill { rank, stage, block, state } = found;
+    let Standstill {
+        rank,
+        stage,
+        block,
+        state,
+    } = found;
     let what = match state {
         PipelineRankState::Works => "finish the",
         PipelineRankState::Owes => "send the output of the",
-        PipelineRankState::Idles
-        | PipelineRankState::Receives
-        | PipelineRankState::Waits => "begin the",
+        PipelineRankState::Idles | PipelineRankState::Receives | PipelineRankState::Waits => {
+            "begin the"
+        }
     };
     format!("rank {rank} does not {what} {block} on pipeline stage {stage}")
 }
 
 /// Says which slow block the slack of a pipeline took.
 pub fn absorbed(found: &AbsorbedBlock) -> String {
-    let AbsorbedBlock { step, stage, block, .. } = found;
+    let AbsorbedBlock {
+        step, stage, block, ..
+    } = found;
     let (excess, slack) = (duration(found.excess_s), duration(found.slack_s));
     match found.rank {
         Some(rank) => format!(
@@ -135,7 +156,11 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
             ),
             &[("outside_s", *took_s), ("usual_outside_s", *usual_s)],
         ),
-        PipelineFact::WaitedForAlone { ranks, of_copies, share } => {
+        PipelineFact::WaitedForAlone {
+            ranks,
+            of_copies,
+            share,
+        } => {
             let (label, place) = if *of_copies {
                 ("copies", "the copies of a stage meet")
             } else {
@@ -176,7 +201,10 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
             ),
             &[("silent_s", *silent_s), ("usual_s", *usual_s)],
         ),
-        PipelineFact::OthersWentOn { ahead_s, usual_late_s } => Worded::new(
+        PipelineFact::OthersWentOn {
+            ahead_s,
+            usual_late_s,
+        } => Worded::new(
             "ranks_beside_it_went_on",
             format!(
                 "ranks beside it made that call {} before the logs end; they are never more than \
@@ -190,9 +218,17 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
             let text = format!("{}; everything it waits for is done", standstill(halt));
             Worded::new("halt_point", text, &[])
         }
-        PipelineFact::CriticalBlock { block, took_s, usual_s, times } => {
-            let times =
-                if *times == 1 { "once".to_owned() } else { format!("{times} times") };
+        PipelineFact::CriticalBlock {
+            block,
+            took_s,
+            usual_s,
+            times,
+        } => {
+            let times = if *times == 1 {
+                "once".to_owned()
+            } else {
+                format!("{times} times")
+            };
             Worded::new(
                 "critical_path",
                 format!(
@@ -204,7 +240,11 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
                 &[("block_s", *took_s), ("usual_block_s", *usual_s)],
             )
         }
-        PipelineFact::OwnBlocks { ranks, own_s, copies_s } => Worded::new(
+        PipelineFact::OwnBlocks {
+            ranks,
+            own_s,
+            copies_s,
+        } => Worded::new(
             "own_blocks",
             format!(
                 "blocks of {} took {} then, those of the same stage in other pipelines {}",

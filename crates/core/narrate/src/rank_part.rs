@@ -31,9 +31,9 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         RankPart::Tensors => {
             format!("give {who} tensors of the sizes and types the others have")
         }
-        RankPart::CollectiveOrder => format!(
-            "make {who} issue the same collectives in the same order as the others"
-        ),
+        RankPart::CollectiveOrder => {
+            format!("make {who} issue the same collectives in the same order as the others")
+        }
         RankPart::GroupOrder => {
             "issue the collectives of both groups in the same order on all ranks".to_owned()
         }
@@ -65,21 +65,21 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             "look at the network cards of {who} and the switch between them: counters cannot \
              tell the two ends of a link apart"
         ),
-        RankPart::StillProxy => format!(
-            "look at NCCL's proxy thread of {who}: its core, its memory, its network card"
-        ),
-        RankPart::SlowProxy => format!(
-            "look at NCCL's proxy thread of {who}: is its core taken by something else?"
-        ),
+        RankPart::StillProxy => {
+            format!("look at NCCL's proxy thread of {who}: its core, its memory, its network card")
+        }
+        RankPart::SlowProxy => {
+            format!("look at NCCL's proxy thread of {who}: is its core taken by something else?")
+        }
         RankPart::Stream => {
             format!("look what the stream of {who} waits for: a kernel before it hangs")
         }
-        RankPart::StillGpu => format!(
-            "look at the GPU of {who}: errors, clocks, a kernel that does not end"
-        ),
-        RankPart::SlowGpu => format!(
-            "look at the GPU of {who}: clocks, power, PCIe width, other work on it"
-        ),
+        RankPart::StillGpu => {
+            format!("look at the GPU of {who}: errors, clocks, a kernel that does not end")
+        }
+        RankPart::SlowGpu => {
+            format!("look at the GPU of {who}: clocks, power, PCIe width, other work on it")
+        }
         RankPart::AllGpus => {
             "look at the GPUs: laggard does not see inside what runs without the network".to_owned()
         }

@@ -1,8 +1,8 @@
 //! Jobs that do not move.
 
 use model::{
-    Desync, DeviceProgress, HoldUp, PauseKind, ProcessState, Severity, StallClaim,
-    StallKind, UnreadStack, Wait, Whereabouts, fold_ranks,
+    Desync, DeviceProgress, HoldUp, PauseKind, ProcessState, Severity, StallClaim, StallKind,
+    UnreadStack, Wait, Whereabouts, fold_ranks,
 };
 
 use crate::fact::Worded;
@@ -57,7 +57,11 @@ pub(crate) fn collective(wait: &Wait) -> String {
 }
 
 fn group_of(wait: &Wait) -> &str {
-    if wait.group.is_empty() { "unknown" } else { &wait.group }
+    if wait.group.is_empty() {
+        "unknown"
+    } else {
+        &wait.group
+    }
 }
 
 /// The label of evidence for what holds operations up.
@@ -83,9 +87,7 @@ fn what(stall: &StallClaim) -> String {
     let Some(wait) = stall.waits.first() else {
         return match (stall.kind, &stall.halts[..]) {
             (StallKind::Nowhere, []) => {
-                format!(
-                    "{culprits} did nothing, and in which collective they are is not known"
-                )
+                format!("{culprits} did nothing, and in which collective they are is not known")
             }
             (_, halts) => halts.iter().map(standstill).collect::<Vec<_>>().join(", "),
         };
@@ -104,9 +106,7 @@ fn what(stall: &StallClaim) -> String {
         }
         StallKind::Unseen => {
             let verb = if is_one { "waits" } else { "wait" };
-            format!(
-                "{entered} {verb} in {place} for {culprits}, of which nothing is recorded here"
-            )
+            format!("{entered} {verb} in {place} for {culprits}, of which nothing is recorded here")
         }
         StallKind::Desync if wait.is_undecided() => sides(wait),
         StallKind::Desync => desync(wait),
@@ -141,13 +141,24 @@ fn desync(wait: &Wait) -> String {
         .sides()
         .iter()
         .map(|(ranks, other)| {
-            let detail = if other.detail == wait.detail { "" } else { &other.detail };
+            let detail = if other.detail == wait.detail {
+                ""
+            } else {
+                &other.detail
+            };
             format!("{} entered {} {detail}", who(ranks), other.op.name())
         })
         .collect();
     let differs = !wait.detail.is_empty()
-        && wait.desyncs.iter().any(|desync| desync.detail != wait.detail);
-    let detail = if differs { format!(" {}", wait.detail) } else { String::new() };
+        && wait
+            .desyncs
+            .iter()
+            .any(|desync| desync.detail != wait.detail);
+    let detail = if differs {
+        format!(" {}", wait.detail)
+    } else {
+        String::new()
+    };
     format!(
         "{} where the others entered {}{detail}",
         entered.join(", ").trim_end(),
@@ -161,14 +172,25 @@ fn sides(wait: &Wait) -> String {
         [] => String::new(),
         missing => format!(", of {} nothing is recorded", who(missing)),
     };
-    format!("{}{unseen}: which of them is wrong cannot be determined", both_sides(wait))
+    format!(
+        "{}{unseen}: which of them is wrong cannot be determined",
+        both_sides(wait)
+    )
 }
 
 /// What each side entered.
 fn both_sides(wait: &Wait) -> String {
-    let sides: Vec<String> =
-        wait.sides().iter().map(|(ranks, entered)| side(ranks, entered)).collect();
-    format!("{} as #{} of group {}", sides.join(", "), wait.number, group_of(wait))
+    let sides: Vec<String> = wait
+        .sides()
+        .iter()
+        .map(|(ranks, entered)| side(ranks, entered))
+        .collect();
+    format!(
+        "{} as #{} of group {}",
+        sides.join(", "),
+        wait.number,
+        group_of(wait)
+    )
 }
 
 fn side(ranks: &[u32], entered: &Desync) -> String {
@@ -180,7 +202,11 @@ fn side(ranks: &[u32], entered: &Desync) -> String {
 fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
     let (behind, place) = (open.behind(), collective(wait));
     if behind.is_empty() {
-        let verb = if wait.entered.len() == 1 { "has" } else { "have" };
+        let verb = if wait.entered.len() == 1 {
+            "has"
+        } else {
+            "have"
+        };
         return format!(
             "{} {verb} issued {place} and it does not end: which device holds it up cannot be determined",
             who(&wait.entered)
@@ -222,9 +248,7 @@ fn worker(it: &Whereabouts) -> Option<String> {
     };
     let pid = worker.pid;
     Some(if it.waits_for_data {
-        format!(
-            "it waits in data.next_wait for its loader's worker (pid {pid}), which {does}"
-        )
+        format!("it waits in data.next_wait for its loader's worker (pid {pid}), which {does}")
     } else {
         format!("its worker process (pid {pid}) {does}")
     })
@@ -260,11 +284,19 @@ pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
     let mut text = if wait.is_undecided() {
         both_sides(wait)
     } else if wait.number == 0 {
-        format!("{} in {}", are(&wait.entered, &who(&wait.entered)), collective(wait))
+        format!(
+            "{} in {}",
+            are(&wait.entered, &who(&wait.entered)),
+            collective(wait)
+        )
     } else {
         let is_other = |rank: &u32| wait.desyncs.iter().any(|it| it.rank == *rank);
-        let entered: Vec<u32> =
-            wait.entered.iter().copied().filter(|rank| !is_other(rank)).collect();
+        let entered: Vec<u32> = wait
+            .entered
+            .iter()
+            .copied()
+            .filter(|rank| !is_other(rank))
+            .collect();
         format!("{} entered {}", who(&entered), collective(wait))
     };
     if !wait.is_undecided() {
@@ -290,11 +322,7 @@ pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
 }
 
 /// Where main threads are.
-pub(crate) fn stack(
-    ranks: &[u32],
-    frames: &[String],
-    stack: Option<&UnreadStack>,
-) -> Worded {
+pub(crate) fn stack(ranks: &[u32], frames: &[String], stack: Option<&UnreadStack>) -> Worded {
     let place = match stack {
         _ if !frames.is_empty() => frames.join(" < "),
         Some(stack) => unread(stack),
@@ -368,7 +396,10 @@ mod tests {
     #[test]
     fn a_rank_that_never_came_is_named_with_its_place() {
         let whereabouts = vec![at(Some("read_shard (dataset.py:77)"))];
-        let hang = StallClaim { whereabouts, ..stall(StallKind::Missing, a_wait()) };
+        let hang = StallClaim {
+            whereabouts,
+            ..stall(StallKind::Missing, a_wait())
+        };
         assert_eq!(
             headline(&hang),
             "hang since step 40: rank 2 never entered ALLREDUCE #46 of group default (ranks 0-1,3 \
@@ -380,11 +411,17 @@ mod tests {
     fn a_pause_that_takes_too_long_is_a_hang_with_its_reason() {
         let paused = |overdue_s| StallClaim {
             severity: Severity::Info,
-            pause: Some(KnownPause { kind: PauseKind::WritesCheckpoint, overdue_s }),
+            pause: Some(KnownPause {
+                kind: PauseKind::WritesCheckpoint,
+                overdue_s,
+            }),
             ..stall(StallKind::Missing, a_wait())
         };
         let waiting = headline(&paused(None));
-        assert!(waiting.starts_with("waiting since step 40: rank 2 never"), "{waiting}");
+        assert!(
+            waiting.starts_with("waiting since step 40: rank 2 never"),
+            "{waiting}"
+        );
         assert!(waiting.ends_with(" and writes a checkpoint"), "{waiting}");
         let overdue = headline(&paused(Some(600.0)));
         assert!(
@@ -397,14 +434,32 @@ mod tests {
     fn a_stall_begins_with_what_stands_still() {
         let hang = stall(StallKind::Missing, a_wait());
         for (claim, begin) in [
-            (StallClaim { step: 0, ..hang.clone() }, "hang: "),
-            (StallClaim { open: false, ..hang.clone() }, "nothing moved for 12.00 s in "),
+            (
+                StallClaim {
+                    step: 0,
+                    ..hang.clone()
+                },
+                "hang: ",
+            ),
+            (
+                StallClaim {
+                    open: false,
+                    ..hang.clone()
+                },
+                "nothing moved for 12.00 s in ",
+            ),
             (
                 stall(StallKind::Nowhere, a_wait()),
                 "nothing has moved for 12.00 s since step 40: ranks 0-1,3 issued ALLREDUCE #46",
             ),
             (
-                stall(StallKind::Inside, Wait { op: CollectiveOp::INIT, ..a_wait() }),
+                stall(
+                    StallKind::Inside,
+                    Wait {
+                        op: CollectiveOp::INIT,
+                        ..a_wait()
+                    },
+                ),
                 "the start stands still: ",
             ),
         ] {
@@ -415,10 +470,16 @@ mod tests {
 
     #[test]
     fn ranks_that_disagree_are_told_apart_by_what_they_entered() {
-        let desync =
-            |rank, op, detail: &str| Desync { rank, op, detail: detail.to_owned() };
+        let desync = |rank, op, detail: &str| Desync {
+            rank,
+            op,
+            detail: detail.to_owned(),
+        };
         let (reduce, barrier) = (CollectiveOp::ALLREDUCE, CollectiveOp::BARRIER);
-        let odd = Wait { desyncs: vec![desync(2, barrier, "")], ..a_wait() };
+        let odd = Wait {
+            desyncs: vec![desync(2, barrier, "")],
+            ..a_wait()
+        };
         assert_eq!(
             what(&stall(StallKind::Desync, odd)),
             "rank 2 entered BARRIER where the others entered ALLREDUCE #46 of group default"
@@ -452,20 +513,24 @@ mod tests {
             "the devices of ranks 1-2 have not finished ALLREDUCE #46 of group default, which has \
              ended on ranks 0,3"
         );
-        assert!(
-            text(open(&[], &[]))
-                .ends_with("which device holds it up cannot be determined")
-        );
+        assert!(text(open(&[], &[])).ends_with("which device holds it up cannot be determined"));
     }
 
     #[test]
     fn a_rank_is_said_to_wait_for_its_worker() {
         let worker = |state| Some(Worker { pid: 12, state });
-        let stopped = Whereabouts { worker: worker(ProcessState::Stopped), ..at(None) };
+        let stopped = Whereabouts {
+            worker: worker(ProcessState::Stopped),
+            ..at(None)
+        };
         assert_eq!(whereabouts(&stopped), None, "where it is is not known");
         let here = at(Some("data.next_wait"));
         let ended = worker(ProcessState::Ended);
-        let waits = Whereabouts { worker: ended, waits_for_data: true, ..here };
+        let waits = Whereabouts {
+            worker: ended,
+            waits_for_data: true,
+            ..here
+        };
         assert_eq!(
             whereabouts(&waits).as_deref(),
             Some(
@@ -496,7 +561,11 @@ mod tests {
 
     #[test]
     fn who_entered_something_else_did_not_enter_the_same() {
-        let other = |rank, op| Desync { rank, op, detail: String::new() };
+        let other = |rank, op| Desync {
+            rank,
+            op,
+            detail: String::new(),
+        };
         let entered = vec![0, 1, 3];
         let odd = Wait {
             desyncs: vec![other(3, CollectiveOp::BROADCAST)],

@@ -8,21 +8,31 @@ use crate::words::{self, duration, percent, who};
 
 pub(crate) fn headline(found: &Straggler, first_step: u64) -> String {
     let ratio = found.slow.took_s / found.slow.usual_s;
-    let since =
-        if first_step == 0 { String::new() } else { format!(" since step {first_step}") };
+    let since = if first_step == 0 {
+        String::new()
+    } else {
+        format!(" since step {first_step}")
+    };
     format!(
         "{} of group {} takes up to {ratio:.1} times as long {}{since}: {}",
         found.wait.op.name(),
         found.wait.group,
-        if found.slow.of_channels { "on one channel as on most" } else { "as usual" },
+        if found.slow.of_channels {
+            "on one channel as on most"
+        } else {
+            "as usual"
+        },
         what(found)
     )
 }
 
 /// The channels it shows in, if not in all.
 pub(crate) fn channels(found: &Straggler) -> Option<String> {
-    let channels: Vec<u32> =
-        found.channels.iter().map(|channel| u32::from(*channel)).collect();
+    let channels: Vec<u32> = found
+        .channels
+        .iter()
+        .map(|channel| u32::from(*channel))
+        .collect();
     (!channels.is_empty()).then(|| words::channels(&channels))
 }
 
@@ -85,7 +95,11 @@ mod tests {
                 op: CollectiveOp::ALLREDUCE,
                 ..Wait::default()
             },
-            slow: Slowness { took_s: 0.3, usual_s: 0.1, of_channels: false },
+            slow: Slowness {
+                took_s: 0.3,
+                usual_s: 0.1,
+                of_channels: false,
+            },
             blamed_share: 0.8,
             cost_s: 2.0,
         };
@@ -101,7 +115,11 @@ mod tests {
             "80 % of the time in slow operations was spent waiting for rank 2; the slowest took \
              300.0 ms instead of 100.0 ms"
         );
-        let both = Straggler { either: true, ranks: vec![2, 3], ..found };
+        let both = Straggler {
+            either: true,
+            ranks: vec![2, 3],
+            ..found
+        };
         assert!(what(&both).starts_with("what is sent between ranks 2-3 arrives late"));
     }
 }

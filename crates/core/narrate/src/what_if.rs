@@ -10,7 +10,13 @@ const MAX_PEERS: u32 = 4096;
 
 pub(crate) fn headline(found: &StepSlowdown) -> String {
     match &found.cause {
-        SlowdownCause::Rank { rank, dp_rank, stage, passes, .. } => format!(
+        SlowdownCause::Rank {
+            rank,
+            dp_rank,
+            stage,
+            passes,
+            ..
+        } => format!(
             "{} is slow, data-parallel rank {dp_rank} of pipeline stage {stage}: {} those of the \
              same stage elsewhere; without it {}",
             with_peers_in_words(*rank, found.peers),
@@ -46,7 +52,12 @@ pub(crate) fn headline(found: &StepSlowdown) -> String {
 pub(crate) fn fact(found: &StepSlowdown) -> Worded {
     let removal = found.removal.as_ref();
     match &found.cause {
-        SlowdownCause::Rank { rank, passes, top_share, .. } => {
+        SlowdownCause::Rank {
+            rank,
+            passes,
+            top_share,
+            ..
+        } => {
             let text = format!(
                 "it is the slowest rank in {} of the steps, and {} of the slowdown vanishes with \
                  {} as fast as the others",
@@ -73,7 +84,11 @@ pub(crate) fn fact(found: &StepSlowdown) -> Worded {
             );
             Worded::new("stage_imbalance", text, &pass_values(*passes, removal))
         }
-        SlowdownCause::Data { spread, top_dp_ranks, worst: (step, dp_rank) } => {
+        SlowdownCause::Data {
+            spread,
+            top_dp_ranks,
+            worst: (step, dp_rank),
+        } => {
             let text = format!(
                 "passes of one rank vary, forward and backward of a microbatch alike \
                  (correlation {:.3}); {top_dp_ranks} data-parallel ranks take turns at being the \
@@ -101,7 +116,10 @@ pub(crate) fn fact(found: &StepSlowdown) -> Worded {
 /// Recorded ranks and those they stand for, as far as a sentence goes.
 fn with_peers(ranks: &[u32], peers: u32) -> Vec<u32> {
     let peers = peers.min(MAX_PEERS);
-    ranks.iter().flat_map(|rank| *rank..rank.saturating_add(peers)).collect()
+    ranks
+        .iter()
+        .flat_map(|rank| *rank..rank.saturating_add(peers))
+        .collect()
 }
 
 fn with_peers_in_words(rank: u32, peers: u32) -> String {
@@ -115,7 +133,11 @@ fn with_peers_in_words(rank: u32, peers: u32) -> String {
 }
 
 fn saving(found: &StepSlowdown) -> String {
-    let StepSlowdown { simulated_s, saved_s, .. } = found;
+    let StepSlowdown {
+        simulated_s,
+        saved_s,
+        ..
+    } = found;
     format!(
         "a step would take {} instead of {}: {} of step time",
         duration(simulated_s - saved_s),
@@ -141,12 +163,11 @@ fn times(ratio: f64) -> String {
     format!("{ratio:.2} x")
 }
 
-fn pass_values(
-    passes: PassRatios,
-    removal: Option<&Removal>,
-) -> Vec<(&'static str, f64)> {
-    let mut values =
-        vec![("forward_ratio", passes.forward), ("backward_ratio", passes.backward)];
+fn pass_values(passes: PassRatios, removal: Option<&Removal>) -> Vec<(&'static str, f64)> {
+    let mut values = vec![
+        ("forward_ratio", passes.forward),
+        ("backward_ratio", passes.backward),
+    ];
     if let Some(removal) = removal {
         values.push(("removed_share", removal.removed_share));
         values.push(("added_share", removal.added_share));
@@ -164,7 +185,10 @@ mod tests {
                 rank: 4,
                 dp_rank: 1,
                 stage: 2,
-                passes: PassRatios { forward: 1.5, backward: 1.25 },
+                passes: PassRatios {
+                    forward: 1.5,
+                    backward: 1.25,
+                },
                 top_share: 1.0,
             },
             slowdown: 1.25,
@@ -185,7 +209,10 @@ mod tests {
              step would take 2.00 s instead of 2.50 s: 20 % of step time"
         );
         let of_two = headline(&slow_rank(2));
-        assert!(of_two.starts_with("rank 4 (or its peer 5) is slow"), "{of_two}");
+        assert!(
+            of_two.starts_with("rank 4 (or its peer 5) is slow"),
+            "{of_two}"
+        );
         let of_four = headline(&slow_rank(4));
         assert!(
             of_four.starts_with("rank 4 (or one of its peers 5-7) is slow"),
@@ -197,7 +224,10 @@ mod tests {
     fn a_stage_without_copies_may_be_a_machine() {
         let cause = SlowdownCause::Stage {
             stage: 3,
-            passes: PassRatios { forward: 1.5, backward: 1.25 },
+            passes: PassRatios {
+                forward: 1.5,
+                backward: 1.25,
+            },
         };
         let removal = Removal {
             ranks: vec![3],
@@ -208,8 +238,17 @@ mod tests {
         };
         let has_copies = false;
         let removal = Some(removal);
-        let found = StepSlowdown { cause, removal, has_copies, ..slow_rank(1) };
-        let Worded { label, text, values } = fact(&found);
+        let found = StepSlowdown {
+            cause,
+            removal,
+            has_copies,
+            ..slow_rank(1)
+        };
+        let Worded {
+            label,
+            text,
+            values,
+        } = fact(&found);
         assert_eq!(
             format!("{label}: {text}"),
             "stage_imbalance: 100 % of the slowdown vanishes with this stage as fast as the mean; \

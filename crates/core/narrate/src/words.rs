@@ -10,7 +10,11 @@ pub(crate) fn who(ranks: &[u32]) -> String {
 
 /// The same as an owner: "rank 2's", "the ranks'" of all.
 pub(crate) fn whose(ranks: &[u32]) -> String {
-    if ranks.is_empty() { "the ranks'".to_owned() } else { format!("{}'s", who(ranks)) }
+    if ranks.is_empty() {
+        "the ranks'".to_owned()
+    } else {
+        format!("{}'s", who(ranks))
+    }
 }
 
 /// A subject with its verb: "rank 2 is".
@@ -22,7 +26,11 @@ pub(crate) fn are(ranks: &[u32], who: &str) -> String {
 pub(crate) fn slow_side(ranks: &[u32], side: Side) -> String {
     let (devices, waits, hosts) = match ranks {
         [rank] => (format!("rank {rank}'s device"), "waits", "its host"),
-        ranks => (format!("the devices of {}", who(ranks)), "wait", "their hosts"),
+        ranks => (
+            format!("the devices of {}", who(ranks)),
+            "wait",
+            "their hosts",
+        ),
     };
     match side {
         Side::Device => format!("{} slow", are(ranks, &devices)),
@@ -32,7 +40,11 @@ pub(crate) fn slow_side(ranks: &[u32], side: Side) -> String {
 
 /// Channels of a connection: "channel 1", "channels 0-3".
 pub(crate) fn channels(channels: &[u32]) -> String {
-    let noun = if channels.len() == 1 { "channel" } else { "channels" };
+    let noun = if channels.len() == 1 {
+        "channel"
+    } else {
+        "channels"
+    };
     format!("{noun} {}", fold_ranks(channels))
 }
 
@@ -54,7 +66,11 @@ pub(crate) fn duration(seconds: f64) -> String {
 
 /// A share for reading: small ones with a decimal.
 pub(crate) fn share(share: f64) -> String {
-    if share < 0.0995 { format!("{:.1} %", share * 100.0) } else { percent(share) }
+    if share < 0.0995 {
+        format!("{:.1} %", share * 100.0)
+    } else {
+        percent(share)
+    }
 }
 
 /// A share for reading, without decimals.

@@ -64,7 +64,11 @@ impl Columns {
 /// From 0 to 1, as mu and sigma; never less than mu.
 pub fn rate_in_use(mu: f32, sigma: f32) -> f64 {
     let (mu, sigma) = (f64::from(mu), f64::from(sigma));
-    if mu > 0.0 { (mu + sigma * sigma / mu).min(1.0) } else { 0.0 }
+    if mu > 0.0 {
+        (mu + sigma * sigma / mu).min(1.0)
+    } else {
+        0.0
+    }
 }
 
 /// The median; the upper one of two.

@@ -22,10 +22,14 @@ pub fn critical_shares(
     overlap: Overlap,
 ) -> Vec<f64> {
     // Cut to the span, and by their place.
-    let starts_ns: Vec<i64> =
-        events.iter().map(|event| event.start_ns.clamp(from_ns, to_ns)).collect();
-    let ends_ns: Vec<i64> =
-        events.iter().map(|event| event.end_ns.clamp(from_ns, to_ns)).collect();
+    let starts_ns: Vec<i64> = events
+        .iter()
+        .map(|event| event.start_ns.clamp(from_ns, to_ns))
+        .collect();
+    let ends_ns: Vec<i64> = events
+        .iter()
+        .map(|event| event.end_ns.clamp(from_ns, to_ns))
+        .collect();
     let mut by_start: Vec<u32> = (0..events.len() as u32).collect();
     let mut by_end = by_start.clone();
     // Stable, as it is quick with what is nearly in order.
@@ -40,10 +44,14 @@ pub fn critical_shares(
     for &ending in &mut ends {
         let end = ends_ns[ending as usize];
         // An event starts before it ends, so all that start until then are running.
-        while let Some(&&starting) =
-            starts.peek().filter(|at| starts_ns[***at as usize] <= end)
-        {
-            pass(&running, &mut given, &mut now, starts_ns[starting as usize], overlap);
+        while let Some(&&starting) = starts.peek().filter(|at| starts_ns[***at as usize] <= end) {
+            pass(
+                &running,
+                &mut given,
+                &mut now,
+                starts_ns[starting as usize],
+                overlap,
+            );
             let priority = events[starting as usize].class.priority();
             running[priority] += 1;
             shares[starting as usize] = given[priority];
@@ -90,19 +98,24 @@ pub(crate) mod tests {
     use model::{FunctionClass, FunctionId};
 
     fn event(start_ns: i64, end_ns: i64, class: FunctionClass) -> Event {
-        Event { start_ns, end_ns, function: FunctionId(class as u64), class }
+        Event {
+            start_ns,
+            end_ns,
+            function: FunctionId(class as u64),
+            class,
+        }
     }
 
     pub(crate) fn any_event() -> impl Strategy<Value = Event> {
         let class = proptest::sample::select(&FunctionClass::ALL[..]);
-        (0..1000i64, 0..300i64, class, 0..5u64).prop_map(
-            |(start_ns, took, class, function)| Event {
+        (0..1000i64, 0..300i64, class, 0..5u64).prop_map(|(start_ns, took, class, function)| {
+            Event {
                 start_ns,
                 end_ns: start_ns + took,
                 function: FunctionId(function * 8 + class as u64),
                 class,
-            },
-        )
+            }
+        })
     }
 
     /// The example of docs/math/pattern.md.
@@ -125,9 +138,15 @@ pub(crate) mod tests {
     #[test]
     fn two_of_a_kind_share_the_time_or_have_it_each() {
         let events = [event(0, 10, FunctionClass::GpuCompute); 2];
-        assert_eq!(critical_shares(&events, (0, 10), Overlap::Split), [0.5, 0.5]);
+        assert_eq!(
+            critical_shares(&events, (0, 10), Overlap::Split),
+            [0.5, 0.5]
+        );
         assert_eq!(critical_shares(&events, (0, 10), Overlap::Full), [1.0, 1.0]);
-        assert_eq!(critical_shares(&events, (5, 25), Overlap::Full), [0.25, 0.25]);
+        assert_eq!(
+            critical_shares(&events, (5, 25), Overlap::Full),
+            [0.25, 0.25]
+        );
     }
 
     proptest! {

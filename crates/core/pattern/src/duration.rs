@@ -40,10 +40,16 @@ pub fn critical_execution(samples: &[f32], coverage: f64) -> Option<Execution> {
     let part = &samples[samples_of.clone()];
     let count = part.len() as f64;
     let mean = part.iter().map(|sample| f64::from(*sample)).sum::<f64>() / count;
-    let squares: f64 =
-        part.iter().map(|sample| (f64::from(*sample) - mean).powi(2)).sum();
+    let squares: f64 = part
+        .iter()
+        .map(|sample| (f64::from(*sample) - mean).powi(2))
+        .sum();
     let deviation = (squares / count).sqrt();
-    Some(Execution { samples: samples_of, mean, deviation })
+    Some(Execution {
+        samples: samples_of,
+        mean,
+        deviation,
+    })
 }
 
 /// The piece that holds `needed`, if samples are cut at runs of more than `zeros` zeros.
@@ -51,7 +57,11 @@ fn piece(samples: &[f32], zeros: usize, needed: f64) -> Option<Range<usize>> {
     // Sums of the same samples in another order differ by rounding.
     let needed = needed * (1.0 - 1e-9);
     let (mut piece, mut sum) = (0..0, 0.0);
-    for (at, sample) in samples.iter().enumerate().filter(|(_, sample)| **sample > 0.0) {
+    for (at, sample) in samples
+        .iter()
+        .enumerate()
+        .filter(|(_, sample)| **sample > 0.0)
+    {
         if sum == 0.0 || at - piece.end > zeros {
             if sum >= needed {
                 break;
@@ -73,8 +83,9 @@ mod tests {
     /// The example of docs/math/pattern.md.
     #[test]
     fn a_kernel_that_waits_in_its_middle_is_judged_by_its_work() {
-        let samples =
-            [0.3, 0.0, 0.0, 0.0, 0.0, 0.9, 0.8, 0.0, 0.9, 1.0, 0.9, 0.0, 0.0, 0.0];
+        let samples = [
+            0.3, 0.0, 0.0, 0.0, 0.0, 0.9, 0.8, 0.0, 0.9, 1.0, 0.9, 0.0, 0.0, 0.0,
+        ];
         let found = critical_execution(&samples, 0.8).unwrap();
         assert_eq!(found.samples, 5..11);
         assert!((found.mean - 0.75).abs() < 1e-6, "{}", found.mean);
@@ -84,7 +95,10 @@ mod tests {
     fn what_uses_nothing_has_no_execution() {
         assert_eq!(critical_execution(&[0.0; 9], 0.8), None);
         assert_eq!(critical_execution(&[], 0.8), None);
-        assert_eq!(critical_execution(&[0.0, 0.5, 0.0], 0.8).unwrap().samples, 1..2);
+        assert_eq!(
+            critical_execution(&[0.0, 0.5, 0.0], 0.8).unwrap().samples,
+            1..2
+        );
     }
 
     /// Every way to cut, tried one after the other.
@@ -101,9 +115,8 @@ mod tests {
                     pieces.push(Vec::new());
                 }
             }
-            let sum = |piece: &Vec<usize>| {
-                piece.iter().map(|at| f64::from(samples[*at])).sum::<f64>()
-            };
+            let sum =
+                |piece: &Vec<usize>| piece.iter().map(|at| f64::from(samples[*at])).sum::<f64>();
             let held = |piece: &&Vec<usize>| {
                 !piece.is_empty() && sum(piece) >= coverage * total * (1.0 - 1e-9)
             };

@@ -41,7 +41,9 @@ fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Range>, D:
         return Ok(Some([low, high]));
     }
     let found = format!("[{low}, {high}]");
-    Err(D::Error::custom(format!("expected [low, high] from 0 to 1, found {found}")))
+    Err(D::Error::custom(format!(
+        "expected [low, high] from 0 to 1, found {found}"
+    )))
 }
 
 const ALL: Range = [0.0, 1.0];
@@ -60,7 +62,10 @@ impl ExpectedBox {
             FunctionClass::Collective => 0.30,
             FunctionClass::Python | FunctionClass::OtherCpu => 0.01,
         };
-        Self { ranges: [[0.0, most], ALL, ALL], is_declared: [false; 3] }
+        Self {
+            ranges: [[0.0, most], ALL, ALL],
+            is_declared: [false; 3],
+        }
     }
 
     /// What is expected of a function: what the first entry that fits says, else its class.
@@ -101,7 +106,13 @@ mod tests {
 
     #[test]
     fn a_kernel_is_unexpected_only_where_the_file_says_so() {
-        let slow = Pattern { beta: 0.9, mu: 0.3, sigma: 0.1, events: 5, measured: 5 };
+        let slow = Pattern {
+            beta: 0.9,
+            mu: 0.3,
+            sigma: 0.1,
+            events: 5,
+            measured: 5,
+        };
         let class = FunctionClass::GpuCompute;
         let nothing = ExpectedBox::of(class, "gemm", &[]);
         assert_eq!(nothing.excess(&slow), [0.0; 3]);
@@ -120,21 +131,27 @@ mod tests {
     #[test]
     fn a_range_that_no_pattern_can_lie_in_is_refused() {
         let read = |values: &[f64]| {
-            let given: SeqDeserializer<_, value::Error> =
-                values.to_vec().into_deserializer();
+            let given: SeqDeserializer<_, value::Error> = values.to_vec().into_deserializer();
             range(given).map_err(|refused| refused.to_string())
         };
         assert_eq!(read(&[0.0, 1.0]), Ok(Some([0.0, 1.0])));
         for wrong in [[0.9, 0.1], [-0.1, 0.5], [0.5, 1.1], [f64::NAN, 1.0]] {
             let refused = read(&wrong).unwrap_err();
-            assert!(refused.starts_with("expected [low, high] from 0 to 1"), "{refused}");
+            assert!(
+                refused.starts_with("expected [low, high] from 0 to 1"),
+                "{refused}"
+            );
         }
         assert!(read(&[0.5]).is_err());
     }
 
     #[test]
     fn what_was_not_measured_is_not_unexpected() {
-        let pattern = Pattern { beta: 0.2, events: 1, ..Pattern::default() };
+        let pattern = Pattern {
+            beta: 0.2,
+            events: 1,
+            ..Pattern::default()
+        };
         let entry = Expected {
             function: String::new(),
             mu: Some([0.5, 1.0]),

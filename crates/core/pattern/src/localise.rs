@@ -66,9 +66,7 @@ impl Abnormal {
             FunctionClass::Collective if sigma.is_lt() => Some(FaultKind::SlowLink),
             FunctionClass::Collective => beta.is_gt().then_some(FaultKind::Waits),
             FunctionClass::Memory => None,
-            FunctionClass::CpuCompute
-            | FunctionClass::Python
-            | FunctionClass::OtherCpu => {
+            FunctionClass::CpuCompute | FunctionClass::Python | FunctionClass::OtherCpu => {
                 let busy_share = f64::from(self.values[1]);
                 if busy_share <= WAITS_BELOW {
                     Some(FaultKind::Waits)
@@ -130,8 +128,10 @@ pub fn localise(
     let counts = differing(columns, &sample, settings.distance as f32);
     let (median, mad) = median_and_mad(&counts, sample.len());
     let size = sample.len().max(1) as f64;
-    let threshold =
-        median + (settings.k_mad * mad).max(settings.min_excess * size).max(f64::EPSILON);
+    let threshold = median
+        + (settings.k_mad * mad)
+            .max(settings.min_excess * size)
+            .max(f64::EPSILON);
     let [usual_mu, usual_sigma] = columns.usual();
     let usual = [middle(columns.values[0].clone()), usual_mu, usual_sigma];
     let scales = columns.scales();
@@ -144,7 +144,13 @@ pub fn localise(
         }
         let measured = u32::from(columns.measured[at]);
         let [beta, mu, sigma] = values;
-        let pattern = Pattern { beta, mu, sigma, events: 1, measured };
+        let pattern = Pattern {
+            beta,
+            mu,
+            sigma,
+            events: 1,
+            measured,
+        };
         let excess = expected.excess(&pattern);
         let is_unexpected = excess.iter().any(|excess| *excess > 0.0);
         let differs = f64::from(*count) > threshold;
@@ -188,7 +194,10 @@ pub fn by_host<'h>(
 ) -> Vec<(&'h str, Vec<u32>)> {
     let mut hosts: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for found in abnormal {
-        hosts.entry(host(found.worker)).or_default().push(found.worker);
+        hosts
+            .entry(host(found.worker))
+            .or_default()
+            .push(found.worker);
     }
     let mut hosts: Vec<_> = hosts.into_iter().collect();
     hosts.sort_by_key(|(_, workers)| std::cmp::Reverse(workers.len()));

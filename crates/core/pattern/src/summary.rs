@@ -86,9 +86,14 @@ impl Sums {
             Deviation::Pooled => (self.square / length - mu * mu).max(0.0).sqrt(),
         };
         // Rounding may leave a share a little outside of 0 to 1.
-        let [beta, mu, sigma] =
-            [self.beta, mu, sigma].map(|value| value.clamp(0.0, 1.0) as f32);
-        Pattern { beta, mu, sigma, events: self.events, measured: self.measured }
+        let [beta, mu, sigma] = [self.beta, mu, sigma].map(|value| value.clamp(0.0, 1.0) as f32);
+        Pattern {
+            beta,
+            mu,
+            sigma,
+            events: self.events,
+            measured: self.measured,
+        }
     }
 }
 
@@ -100,9 +105,16 @@ mod tests {
     use crate::critical::tests::any_event;
 
     fn any_series() -> impl Strategy<Value = Series> {
-        (-50..50i64, 1..20i64, proptest::collection::vec(0.0..=1.0f32, 0..200)).prop_map(
-            |(start_ns, interval_ns, samples)| Series { start_ns, interval_ns, samples },
+        (
+            -50..50i64,
+            1..20i64,
+            proptest::collection::vec(0.0..=1.0f32, 0..200),
         )
+            .prop_map(|(start_ns, interval_ns, samples)| Series {
+                start_ns,
+                interval_ns,
+                samples,
+            })
     }
 
     proptest! {

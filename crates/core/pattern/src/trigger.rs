@@ -68,7 +68,10 @@ pub struct Trigger {
 impl Trigger {
     /// A trigger that has seen nothing.
     pub fn new(settings: TriggerSettings) -> Self {
-        Self { settings, ..Self::default() }
+        Self {
+            settings,
+            ..Self::default()
+        }
     }
 
     /// Takes an iteration that ended at `now_s`; says whether the loop has become slower.
@@ -77,7 +80,9 @@ impl Trigger {
         if self.recent.len() > self.settings.recent {
             self.recent.pop_front();
         }
-        let Some(mean_s) = self.mean_s().filter(|_| self.is_full()) else { return false };
+        let Some(mean_s) = self.mean_s().filter(|_| self.is_full()) else {
+            return false;
+        };
         let shortest_s = match self.settings.shortest {
             Shortest::Mean => self.shortest_s.map_or(mean_s, |known| known.min(mean_s)),
             Shortest::Min => self.recent.iter().copied().fold(f64::INFINITY, f64::min),
@@ -96,14 +101,16 @@ impl Trigger {
     /// Whether its last iterations are slower than it was.
     pub fn is_slow(&self) -> bool {
         let mean_s = self.mean_s().filter(|_| self.is_full());
-        mean_s.zip(self.shortest_s).is_some_and(|(mean_s, shortest_s)| {
-            mean_s > self.settings.slow_ratio * shortest_s
-        })
+        mean_s
+            .zip(self.shortest_s)
+            .is_some_and(|(mean_s, shortest_s)| mean_s > self.settings.slow_ratio * shortest_s)
     }
 
     /// Whether a loop of which nothing was heard for `quiet_s` is blocked.
     pub fn is_blocked(&self, quiet_s: f64) -> bool {
-        let limit_s = self.mean_s().map(|mean_s| self.settings.blocked_ratio * mean_s);
+        let limit_s = self
+            .mean_s()
+            .map(|mean_s| self.settings.blocked_ratio * mean_s);
         limit_s.is_some_and(|limit_s| quiet_s >= limit_s)
     }
 
@@ -130,14 +137,14 @@ mod tests {
     use super::*;
 
     fn trigger(shortest: Shortest) -> Trigger {
-        Trigger::new(TriggerSettings { shortest, ..TriggerSettings::default() })
+        Trigger::new(TriggerSettings {
+            shortest,
+            ..TriggerSettings::default()
+        })
     }
 
     /// Iterations until the trigger fires.
-    fn fires(
-        trigger: &mut Trigger,
-        durations: impl Iterator<Item = f64>,
-    ) -> Option<usize> {
+    fn fires(trigger: &mut Trigger, durations: impl Iterator<Item = f64>) -> Option<usize> {
         let mut now_s = 0.0;
         for (at, duration_s) in durations.enumerate() {
             now_s += duration_s;
@@ -191,8 +198,11 @@ mod tests {
             let mut draw = jitter(*seed, 0.02);
             let before: Vec<f64> = (0..500).map(|_| draw()).collect();
             let after: Vec<f64> = (0..2000).map(|_| 1.06 * draw()).collect();
-            fires(&mut trigger(Shortest::Mean), before.into_iter().chain(after))
-                .is_some_and(|at| at > 500)
+            fires(
+                &mut trigger(Shortest::Mean),
+                before.into_iter().chain(after),
+            )
+            .is_some_and(|at| at > 500)
         });
         assert_eq!(noticed.count(), 50);
     }
@@ -213,7 +223,10 @@ mod tests {
     #[test]
     fn a_loop_is_blocked_after_five_iterations_of_silence() {
         let mut trigger = trigger(Shortest::Mean);
-        assert!(!trigger.is_blocked(1e9), "how long its iterations take is not known");
+        assert!(
+            !trigger.is_blocked(1e9),
+            "how long its iterations take is not known"
+        );
         trigger.iteration(2.0, 0.0);
         assert!(!trigger.is_blocked(9.9) && trigger.is_blocked(10.0));
     }

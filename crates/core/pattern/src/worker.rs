@@ -14,10 +14,11 @@ pub fn costliest(
     patterns: &BTreeMap<FunctionId, Pattern>,
     dictionary: &Dictionary,
 ) -> WorkerPatterns {
-    let mut costliest: Vec<(FunctionId, Pattern)> =
-        patterns.iter().map(|(id, pattern)| (*id, *pattern)).collect();
-    costliest
-        .sort_by(|(a, one), (b, other)| other.beta.total_cmp(&one.beta).then(a.cmp(b)));
+    let mut costliest: Vec<(FunctionId, Pattern)> = patterns
+        .iter()
+        .map(|(id, pattern)| (*id, *pattern))
+        .collect();
+    costliest.sort_by(|(a, one), (b, other)| other.beta.total_cmp(&one.beta).then(a.cmp(b)));
     let mut told = BTreeSet::new();
     let mut bytes = FUNCTION_BYTES;
     let mut patterns = BTreeMap::new();
@@ -35,7 +36,11 @@ pub fn costliest(
         patterns.insert(id, pattern);
     }
     let functions = dictionary.only(patterns.keys().copied());
-    WorkerPatterns { worker, patterns, functions }
+    WorkerPatterns {
+        worker,
+        patterns,
+        functions,
+    }
 }
 
 #[cfg(test)]
@@ -50,11 +55,21 @@ mod tests {
         let patterns = (0..500u16).map(|at| {
             let name = format!("f{at}");
             let id = dictionary.intern(FunctionClass::Python, &name, Some(caller));
-            (id, Pattern { beta: f32::from(at) * 1e-3, ..Pattern::default() })
+            (
+                id,
+                Pattern {
+                    beta: f32::from(at) * 1e-3,
+                    ..Pattern::default()
+                },
+            )
         });
         let patterns = patterns.collect();
         let kept = costliest(3, &patterns, &dictionary);
-        assert!((100..140).contains(&kept.patterns.len()), "{}", kept.patterns.len());
+        assert!(
+            (100..140).contains(&kept.patterns.len()),
+            "{}",
+            kept.patterns.len()
+        );
         assert!(kept.patterns.values().all(|pattern| pattern.beta >= 0.35));
         let first = *kept.patterns.keys().next().unwrap();
         assert_eq!(kept.functions.stack(first).count(), 2);

@@ -75,7 +75,11 @@ impl RankCalls {
                 && to > from + 1
             {
                 let lost = to - from - 1;
-                gaps.push(Gap { from_ns: before.at_ns, until_ns: call.at_ns, lost });
+                gaps.push(Gap {
+                    from_ns: before.at_ns,
+                    until_ns: call.at_ns,
+                    lost,
+                });
             }
         }
         gaps
@@ -100,7 +104,13 @@ mod tests {
     use super::*;
 
     fn call(at_ns: u64, op: CollectiveOp, size: u64, lane: u32, count: u64) -> Call {
-        Call { at_ns, op, size, lane, count: Some(count) }
+        Call {
+            at_ns,
+            op,
+            size,
+            lane,
+            count: Some(count),
+        }
     }
 
     /// As the middle of a recorded job has it, whose gradients have two bytes: it gathers as many
@@ -112,7 +122,11 @@ mod tests {
         let units = (Unit::of(scatter.op), Unit::of(gather.op));
         assert_eq!(units, (Unit::Elements, Unit::Bytes));
         assert_eq!(gather.size, 2 * scatter.size);
-        for op in [CollectiveOp::ALLREDUCE, CollectiveOp::SEND, CollectiveOp::RECEIVE] {
+        for op in [
+            CollectiveOp::ALLREDUCE,
+            CollectiveOp::SEND,
+            CollectiveOp::RECEIVE,
+        ] {
             assert_eq!(Unit::of(op), Unit::Elements);
         }
         assert_eq!(Unit::of(CollectiveOp::BROADCAST), Unit::Bytes);
@@ -133,6 +147,13 @@ mod tests {
             ],
             ..RankCalls::default()
         };
-        assert_eq!(log.gaps(), [Gap { from_ns: 40, until_ns: 50, lost: 3 }]);
+        assert_eq!(
+            log.gaps(),
+            [Gap {
+                from_ns: 40,
+                until_ns: 50,
+                lost: 3
+            }]
+        );
     }
 }

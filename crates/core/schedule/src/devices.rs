@@ -78,7 +78,10 @@ impl DeviceBlock {
     fn held_s(&self) -> [f64; 2] {
         let Self { begin, end, .. } = self;
         let least_s = end.host_bound_least.seconds_since(begin.host_bound_least);
-        [least_s, end.host_bound_most.seconds_since(begin.host_bound_most)]
+        [
+            least_s,
+            end.host_bound_most.seconds_since(begin.host_bound_most),
+        ]
     }
 }
 
@@ -95,12 +98,7 @@ impl DeviceWatch {
 
     /// Takes the blocks of a run of sampled steps of a rank, in order; the iterations that blocks
     /// held up, once those of all ranks of the pipelines in `watch` are there.
-    pub fn take(
-        &mut self,
-        rank: u32,
-        blocks: &[DeviceBlock],
-        watch: &Watch,
-    ) -> Vec<HeldUp> {
+    pub fn take(&mut self, rank: u32, blocks: &[DeviceBlock], watch: &Watch) -> Vec<HeldUp> {
         for of_step in blocks.chunk_by(|one, other| one.step == other.step) {
             for (at, timed) in iterations(of_step).into_iter().enumerate() {
                 let key = (timed.done.step, at);
@@ -123,7 +121,9 @@ impl DeviceWatch {
             .collect();
         let mut found = Vec::new();
         for key in complete {
-            let Some(timed) = self.waiting.remove(&key) else { continue };
+            let Some(timed) = self.waiting.remove(&key) else {
+                continue;
+            };
             // Blocks of a rank come in order: of a step before this one none comes any more.
             self.waiting = self.waiting.split_off(&key);
             self.steps.push(key.0);
@@ -155,12 +155,24 @@ impl DeviceWatch {
         self.drop_common(&mut held, timed);
         let count = pipelines.first().map_or(1, |it| it.ranks.len() as u32);
         for (rank, slow) in &mut held.causes {
-            let Some(timed) = timed.get(rank) else { continue };
-            let block = timed.done.blocks.iter().zip(&timed.held_s).find(|(done, _)| {
-                let BlockPlace { pass, microbatch, stage, .. } = done.place;
-                (pass, microbatch, stage / count)
-                    == (slow.block.pass, slow.block.microbatch, slow.block.chunk)
-            });
+            let Some(timed) = timed.get(rank) else {
+                continue;
+            };
+            let block = timed
+                .done
+                .blocks
+                .iter()
+                .zip(&timed.held_s)
+                .find(|(done, _)| {
+                    let BlockPlace {
+                        pass,
+                        microbatch,
+                        stage,
+                        ..
+                    } = done.place;
+                    (pass, microbatch, stage / count)
+                        == (slow.block.pass, slow.block.microbatch, slow.block.chunk)
+                });
             // The least beyond the usual most, and the other way round: whatever the truth is lies
             // between.
             slow.host_s = block.map(|(done, [least_s, most_s])| {
@@ -173,8 +185,10 @@ impl DeviceWatch {
 
     /// Leaves out ranks whose blocks are no slower than most ranks' are.
     fn drop_common(&self, held: &mut HeldUp, timed: &BTreeMap<u32, TimedIteration>) {
-        let by_rank: BTreeMap<u32, f64> =
-            timed.iter().map(|(rank, timed)| (*rank, self.excess_ratio(timed))).collect();
+        let by_rank: BTreeMap<u32, f64> = timed
+            .iter()
+            .map(|(rank, timed)| (*rank, self.excess_ratio(timed)))
+            .collect();
         let all_s = held.excess_s();
         held.causes.retain(|(rank, _)| {
             let mut others: Vec<f64> = by_rank
@@ -208,9 +222,14 @@ impl DeviceWatch {
     }
 
     fn learn(&mut self, timed: &BTreeMap<u32, TimedIteration>) {
-        let blocks = timed.values().flat_map(|it| it.done.blocks.iter().zip(&it.held_s));
+        let blocks = timed
+            .values()
+            .flat_map(|it| it.done.blocks.iter().zip(&it.held_s));
         for (done, held_s) in blocks {
-            self.usual.entry(key_of(done)).or_default().learn(done.took_s(), *held_s);
+            self.usual
+                .entry(key_of(done))
+                .or_default()
+                .learn(done.took_s(), *held_s);
         }
     }
 }
@@ -223,14 +242,32 @@ fn key_of(done: &Done) -> (u32, Pass, u32) {
 fn iterations(blocks: &[DeviceBlock]) -> Vec<TimedIteration> {
     let mut found: Vec<TimedIteration> = Vec::new();
     for block in blocks.iter().take(MAX_BLOCKS) {
-        let DeviceBlock { step, place, begin, end } = *block;
+        let DeviceBlock {
+            step,
+            place,
+            begin,
+            end,
+        } = *block;
         let (began_ns, ended_ns) = (begin.device.0, end.device.0);
         if found.last().is_none_or(|timed| timed.done.has(&place)) {
-            let done = RankIteration { step, began_ns, ..RankIteration::default() };
-            found.push(TimedIteration { done, held_s: Vec::new() });
+            let done = RankIteration {
+                step,
+                began_ns,
+                ..RankIteration::default()
+            };
+            found.push(TimedIteration {
+                done,
+                held_s: Vec::new(),
+            });
         }
-        let Some(timed) = found.last_mut() else { continue };
-        timed.done.blocks.push(Done { place, began_ns, ended_ns });
+        let Some(timed) = found.last_mut() else {
+            continue;
+        };
+        timed.done.blocks.push(Done {
+            place,
+            began_ns,
+            ended_ns,
+        });
         timed.done.ended_ns = ended_ns;
         timed.held_s.push(block.held_s());
     }

@@ -5,8 +5,8 @@ use crate::job::{LoggedJob, Observed};
 use crate::lanes::median_s;
 use crate::lateness::CallLateness;
 use crate::{
-    Axis, Graph, Layout, LayoutError, Localiser, RankCalls, ScheduleSettings, Scheme,
-    Sizes, SlowBlock,
+    Axis, Graph, Layout, LayoutError, Localiser, RankCalls, ScheduleSettings, Scheme, Sizes,
+    SlowBlock,
 };
 use model::{BlockCause, Pass, PipelineHalt, SlowIterations, SlowPass};
 
@@ -102,7 +102,9 @@ pub fn diagnose(
     network_ns: &[(u64, u64)],
     settings: &ScheduleSettings,
 ) -> Result<Option<Diagnosis>, LayoutError> {
-    let Some(job) = LoggedJob::new(logs, sizes)? else { return Ok(None) };
+    let Some(job) = LoggedJob::new(logs, sizes)? else {
+        return Ok(None);
+    };
     let took_s: Vec<Option<f64>> = (0..job.marks_ns.len())
         .map(|marker| {
             // Jobs warm up in the first iteration.
@@ -114,8 +116,7 @@ pub fn diagnose(
         layout: job.layout.clone(),
         schedule: job.schedule.as_ref().map(|(scheme, graph)| {
             let order = graph.plan().order(0).iter();
-            let forwards =
-                order.filter(|block| block.pass == Pass::Forward).count() as u32;
+            let forwards = order.filter(|block| block.pass == Pass::Forward).count() as u32;
             // The stage runs a microbatch once for each part of the model that it holds.
             (*scheme, forwards / graph.plan().chunks())
         }),
@@ -156,7 +157,10 @@ fn partial(job: &LoggedJob) -> Vec<Partial> {
             .filter(|marker| job.is_whole(at, *marker))
             .map(|marker| job.iterations.numbers[marker])
             .collect();
-        let lost = rank.gaps.iter().fold(0, |sum: u64, gap| sum.saturating_add(gap.lost));
+        let lost = rank
+            .gaps
+            .iter()
+            .fold(0, |sum: u64, gap| sum.saturating_add(gap.lost));
         // A log that was cut may begin within the first.
         if lost > 0 || whole.len() + 2 < job.marks_ns.len() {
             let span = whole.first().copied().zip(whole.last().copied());
@@ -234,27 +238,38 @@ impl<'a> IterationAnalysis<'a> {
         // usually takes: the rest of it is as noisy as it was.
         let (slow, healthy): (Vec<usize>, Vec<usize>) =
             blocks.keys().copied().partition(|marker| {
-                let Some(took_s) = took_s[*marker] else { return false };
+                let Some(took_s) = took_s[*marker] else {
+                    return false;
+                };
                 let seen_s = durations_s(&blocks[marker]);
                 let found = localiser.judge(took_s, &seen_s);
                 let saved_s = localiser.saved_s(&found, &seen_s);
                 absorbed.extend(found.absorbed.into_iter().map(|slow| (*marker, slow)));
                 let gated_s = took_s * settings.performance_gate;
                 // Slow through its slow blocks, or for another reason: it would not pass without them either.
-                took_s - saved_s < gated_s
-                    || !settings.passes_gate(took_s - saved_s, low_s)
+                took_s - saved_s < gated_s || !settings.passes_gate(took_s - saved_s, low_s)
             });
         let usual_s = median_s(healthy.iter().filter_map(|marker| took_s[*marker]))?;
-        Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks, absorbed })
+        Some(Self {
+            job,
+            usual_s,
+            took_s,
+            healthy,
+            slow,
+            localiser,
+            blocks,
+            absorbed,
+        })
     }
 
     /// Whether blocks begin before their input is there, in most iterations that were recorded whole.
     fn is_ahead(&self) -> bool {
         let (mut whole, mut ahead) = (0, 0);
         for observed in self.blocks.values().flatten() {
-            let seen: Option<Vec<&Observed>> =
-                observed.iter().map(Option::as_ref).collect();
-            let Some(seen) = seen.filter(|seen| !seen.is_empty()) else { continue };
+            let seen: Option<Vec<&Observed>> = observed.iter().map(Option::as_ref).collect();
+            let Some(seen) = seen.filter(|seen| !seen.is_empty()) else {
+                continue;
+            };
             let begun_ns: Vec<u64> = seen.iter().map(|seen| seen.first_ns).collect();
             let ended_ns: Vec<u64> = seen.iter().map(|seen| seen.end_ns).collect();
             whole += 1;
@@ -268,7 +283,9 @@ impl<'a> IterationAnalysis<'a> {
         let marks_ns = &self.job.marks_ns;
         let mut networked = Vec::new();
         for (from_ns, until_ns) in network_ns {
-            let first = marks_ns.partition_point(|mark_ns| mark_ns <= from_ns).max(1);
+            let first = marks_ns
+                .partition_point(|mark_ns| mark_ns <= from_ns)
+                .max(1);
             let after = marks_ns.partition_point(|mark_ns| mark_ns < until_ns) + 1;
             let during = first..after.min(marks_ns.len());
             self.slow.retain(|marker| !during.contains(marker));
@@ -277,12 +294,13 @@ impl<'a> IterationAnalysis<'a> {
             networked.push(Networked {
                 span: (
                     numbers.get(during.start).copied().unwrap_or(0),
-                    numbers.get(during.end.saturating_sub(1)).copied().unwrap_or(0),
+                    numbers
+                        .get(during.end.saturating_sub(1))
+                        .copied()
+                        .unwrap_or(0),
                 ),
                 lost_s: during
-                    .filter_map(|marker| {
-                        Some((self.took_s[marker]? - self.usual_s).max(0.0))
-                    })
+                    .filter_map(|marker| Some((self.took_s[marker]? - self.usual_s).max(0.0)))
                     .sum(),
             });
         }
@@ -295,7 +313,10 @@ impl<'a> IterationAnalysis<'a> {
         absorbed.sort_by(|(_, a), (_, b)| b.excess_s().total_cmp(&a.excess_s()));
         absorbed.truncate(MAX_ABSORBED);
         let numbers = &self.job.iterations.numbers;
-        absorbed.into_iter().map(|(marker, slow)| (numbers[marker], slow)).collect()
+        absorbed
+            .into_iter()
+            .map(|(marker, slow)| (numbers[marker], slow))
+            .collect()
     }
 
     fn findings(mut self) -> Vec<SlowIterations> {
@@ -315,19 +336,21 @@ impl<'a> IterationAnalysis<'a> {
     }
 
     /// What made a stretch of iterations slow.
-    fn of_episode(
-        &mut self,
-        episode: &[usize],
-        wide: &[CallLateness],
-    ) -> Vec<SlowIterations> {
-        let lost_s: f64 =
-            episode.iter().map(|marker| self.took(*marker) - self.usual_s).sum();
+    fn of_episode(&mut self, episode: &[usize], wide: &[CallLateness]) -> Vec<SlowIterations> {
+        let lost_s: f64 = episode
+            .iter()
+            .map(|marker| self.took(*marker) - self.usual_s)
+            .sum();
         let mut blamed: BTreeMap<(usize, usize), BlamedBlocks> = BTreeMap::new();
         for marker in episode {
             let observed = &self.blocks[marker];
-            let found = self.localiser.judge(self.took(*marker), &durations_s(observed));
+            let found = self
+                .localiser
+                .judge(self.took(*marker), &durations_s(observed));
             for slow in found.causes {
-                let Some(seen) = observed[slow.pipeline][slow.node] else { continue };
+                let Some(seen) = observed[slow.pipeline][slow.node] else {
+                    continue;
+                };
                 let stage = blamed.entry((slow.pipeline, slow.stage)).or_default();
                 stage.push((*marker, slow, seen));
             }
@@ -344,19 +367,20 @@ impl<'a> IterationAnalysis<'a> {
         for (place, blamed) in blamed {
             let by_rank = self.by_rank(place, &blamed);
             let parts = if by_rank.len() > 1 {
-                by_rank.into_iter().map(|(at, blamed)| (Some(at), blamed)).collect()
+                by_rank
+                    .into_iter()
+                    .map(|(at, blamed)| (Some(at), blamed))
+                    .collect()
             } else {
                 vec![(None, blamed)]
             };
             for (known, blamed) in parts {
                 let lost_s = lost_s * excess_s(&blamed) / all_s;
-                let base = SlowIterations { lost_s, ..base.clone() };
-                found.push(self.of_stage(
-                    &base,
-                    place,
-                    (&blamed, known),
-                    (episode, wide),
-                ));
+                let base = SlowIterations {
+                    lost_s,
+                    ..base.clone()
+                };
+                found.push(self.of_stage(&base, place, (&blamed, known), (episode, wide)));
             }
         }
         found
@@ -373,15 +397,18 @@ impl<'a> IterationAnalysis<'a> {
         let mut by_rank: BTreeMap<usize, BlamedBlocks> = BTreeMap::new();
         let mut others = Vec::new();
         for it in blamed {
-            let late_s: Vec<f64> =
-                members.iter().map(|at| self.stood_s(it, &members, *at)).collect();
+            let late_s: Vec<f64> = members
+                .iter()
+                .map(|at| self.stood_s(it, &members, *at))
+                .collect();
             match largest(&late_s).filter(|at| late_s[*at] > it.1.excess_s() * MOSTLY) {
                 Some(at) => by_rank.entry(at).or_default().push(*it),
                 None => others.push(*it),
             }
         }
-        let costliest =
-            by_rank.values_mut().max_by(|a, b| excess_s(a).total_cmp(&excess_s(b)));
+        let costliest = by_rank
+            .values_mut()
+            .max_by(|a, b| excess_s(a).total_cmp(&excess_s(b)));
         if let Some(blamed) = costliest {
             blamed.extend(others);
         }
@@ -396,7 +423,8 @@ impl<'a> IterationAnalysis<'a> {
         members: &[usize],
         at: usize,
     ) -> f64 {
-        self.job.most_late_s(members, at, (seen.ready_ns, seen.end_ns + 1))
+        self.job
+            .most_late_s(members, at, (seen.ready_ns, seen.end_ns + 1))
     }
 
     /// What is known without knowing who.
@@ -412,8 +440,7 @@ impl<'a> IterationAnalysis<'a> {
             first: episode.first().map_or(0, |marker| numbers[*marker]),
             last: episode.last().map_or(0, |marker| numbers[*marker]),
             open: last.as_ref() == episode.last(),
-            took_s: median_s(episode.iter().map(|marker| self.took(*marker)))
-                .unwrap_or(0.0),
+            took_s: median_s(episode.iter().map(|marker| self.took(*marker))).unwrap_or(0.0),
             usual_s: self.usual_s,
             lost_s,
             span_ns: None,
@@ -490,13 +517,7 @@ impl<'a> IterationAnalysis<'a> {
     }
 
     /// Ranks of other stages that are late in their layers' calls while this lasts.
-    fn victims(
-        &self,
-        pipeline: usize,
-        stage: usize,
-        own_s: f64,
-        episode: &[usize],
-    ) -> Vec<u32> {
+    fn victims(&self, pipeline: usize, stage: usize, own_s: f64, episode: &[usize]) -> Vec<u32> {
         let mut victims = Vec::new();
         for other in 0..self.job.layout.size(Axis::Pipeline) as usize {
             if other == stage {
@@ -535,8 +556,7 @@ impl<'a> IterationAnalysis<'a> {
             let of = episode
                 .iter()
                 .map(|marker| self.took_in_pass(*marker, pipeline, stage, pass).count());
-            let Some((took_s, usual_s)) =
-                median_s(slow_s.iter().copied()).zip(median_s(usual_s))
+            let Some((took_s, usual_s)) = median_s(slow_s.iter().copied()).zip(median_s(usual_s))
             else {
                 continue;
             };
@@ -609,9 +629,7 @@ impl<'a> IterationAnalysis<'a> {
                 let blocks = self.blocks[marker][pipeline].iter().flatten();
                 let begin_ns = blocks.clone().map(|block| block.first_ns).min()?;
                 let end_ns = blocks.map(|block| block.end_ns).max()?;
-                Some(
-                    self.took_s[*marker]? - end_ns.saturating_sub(begin_ns) as f64 * 1e-9,
-                )
+                Some(self.took_s[*marker]? - end_ns.saturating_sub(begin_ns) as f64 * 1e-9)
             }))
         });
         usual_s.zip(then_s)
@@ -640,12 +658,13 @@ impl<'a> IterationAnalysis<'a> {
         let wide_s = sum(wide, episode).beyond_s(&sum(wide, &self.healthy));
         // Copies that wait for one of them come late together to where all meet.
         let copies_s = self.copies_late_s(episode);
-        let worst =
-            [wide_s, copies_s].map(|late_s| late_alone(&late_s, base.lost_s * EXPLAINS));
+        let worst = [wide_s, copies_s].map(|late_s| late_alone(&late_s, base.lost_s * EXPLAINS));
         if let Some((at, _)) = worst[0].or(worst[1]) {
             let rank = &self.job.ranks[at];
             let [wide_share, copies_share] = worst.map(|worst| {
-                worst.filter(|(worst, _)| *worst == at).map(|(_, share)| share)
+                worst
+                    .filter(|(worst, _)| *worst == at)
+                    .map(|(_, share)| share)
             });
             return SlowIterations {
                 ranks: vec![rank.rank],
@@ -715,5 +734,7 @@ fn sum(lateness: &[CallLateness], markers: &[usize]) -> CallLateness {
 /// The place of the largest value.
 fn largest(values: &[f64]) -> Option<usize> {
     let values = values.iter().enumerate();
-    values.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(at, _)| at)
+    values
+        .max_by(|(_, a), (_, b)| a.total_cmp(b))
+        .map(|(at, _)| at)
 }

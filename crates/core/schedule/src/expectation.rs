@@ -34,7 +34,8 @@ impl Expectation {
 
     /// Whether a node takes too long.
     pub(crate) fn is_slow(&self, node: usize, duration_s: f64) -> bool {
-        self.of(node).is_some_and(|usual_s| duration_s > usual_s * (1.0 + self.excess))
+        self.of(node)
+            .is_some_and(|usual_s| duration_s > usual_s * (1.0 + self.excess))
     }
 
     /// Takes what blocks took, of iterations that passed the performance gate or not. Blocks
@@ -72,7 +73,10 @@ mod tests {
     use super::*;
 
     fn after(update: Update, seen: &[(f64, bool)]) -> f64 {
-        let settings = ScheduleSettings { update, ..ScheduleSettings::default() };
+        let settings = ScheduleSettings {
+            update,
+            ..ScheduleSettings::default()
+        };
         let mut expectation = Expectation::new(1, &settings);
         for (duration_s, passed_gate) in seen {
             expectation.learn(&[*duration_s], *passed_gate);
@@ -82,18 +86,20 @@ mod tests {
 
     #[test]
     fn each_rule_believes_what_it_says() {
-        let seen = [(1.0, true), (1.04, true), (1.2, true), (1.3, false), (9.0, false)];
-        assert!(
-            (after(Update::PassedGate, &seen) - (1.0 + 1.04 + 1.2) / 3.0).abs() < 1e-12
-        );
+        let seen = [
+            (1.0, true),
+            (1.04, true),
+            (1.2, true),
+            (1.3, false),
+            (9.0, false),
+        ];
+        assert!((after(Update::PassedGate, &seen) - (1.0 + 1.04 + 1.2) / 3.0).abs() < 1e-12);
         assert!((after(Update::AlphaMean, &seen) - 1.02).abs() < 1e-12);
         assert!((after(Update::Last, &seen) - 1.04).abs() < 1e-12);
         let all = (1.0 + 1.04 + 1.2 + 1.3) / 4.0;
         assert!((after(Update::AllUnflagged, &seen) - all).abs() < 1e-12);
         // What was seen first in a slow iteration only is not known to be usual.
-        assert!(
-            (after(Update::PassedGate, &[(9.0, false), (1.0, true)]) - 1.0).abs() < 1e-12
-        );
+        assert!((after(Update::PassedGate, &[(9.0, false), (1.0, true)]) - 1.0).abs() < 1e-12);
     }
 
     #[test]

@@ -62,12 +62,19 @@ impl Graph {
             before[*node as usize] = (*node > firsts[*stage]).then(|| node - 1);
             let from = plan.source(*stage, *block).or_else(|| {
                 let own = match block.pass {
-                    Pass::Backward => PipelineBlock { pass: Pass::Forward, ..*block },
-                    Pass::Weight => PipelineBlock { pass: Pass::Backward, ..*block },
+                    Pass::Backward => PipelineBlock {
+                        pass: Pass::Forward,
+                        ..*block
+                    },
+                    Pass::Weight => PipelineBlock {
+                        pass: Pass::Backward,
+                        ..*block
+                    },
                     // The forward pass of a later chunk where there is one stage only.
-                    Pass::Forward => {
-                        PipelineBlock { chunk: block.chunk.checked_sub(1)?, ..*block }
-                    }
+                    Pass::Forward => PipelineBlock {
+                        chunk: block.chunk.checked_sub(1)?,
+                        ..*block
+                    },
                 };
                 Some((*stage, own))
             });
@@ -75,9 +82,17 @@ impl Graph {
         }
         let order = topological(&before, &source);
         if order.len() < nodes {
-            return Err(Circular { blocks: nodes - order.len() });
+            return Err(Circular {
+                blocks: nodes - order.len(),
+            });
         }
-        Ok(Self { plan, firsts, before, source, order })
+        Ok(Self {
+            plan,
+            firsts,
+            before,
+            source,
+            order,
+        })
     }
 
     /// The schedule.
@@ -98,7 +113,10 @@ impl Graph {
     /// Stage and block of a node.
     pub fn block(&self, node: usize) -> (usize, PipelineBlock) {
         let stage = self.firsts.partition_point(|first| *first as usize <= node) - 1;
-        (stage, self.plan.order(stage)[node - self.firsts[stage] as usize])
+        (
+            stage,
+            self.plan.order(stage)[node - self.firsts[stage] as usize],
+        )
     }
 
     /// The node before this one on its stage, and the node whose output it takes.
@@ -158,7 +176,9 @@ impl Graph {
         for (node, begun_ns) in begun_ns.iter().enumerate() {
             let [_, source] = self.predecessors(node);
             let Some(source) = source else { continue };
-            let Some(ended_ns) = ended_ns.get(source) else { continue };
+            let Some(ended_ns) = ended_ns.get(source) else {
+                continue;
+            };
             let ([from, to], passed_ns) = (
                 [source, node].map(|node| self.block(node).0),
                 i128::from(*begun_ns) - i128::from(*ended_ns),
@@ -185,7 +205,10 @@ impl Graph {
         (0..self.nodes())
             .filter(|node| !finished[*node])
             .filter(|node| {
-                self.predecessors(*node).into_iter().flatten().all(|node| finished[node])
+                self.predecessors(*node)
+                    .into_iter()
+                    .flatten()
+                    .all(|node| finished[node])
             })
             .collect()
     }
@@ -202,8 +225,9 @@ fn topological(before: &[Option<u32>], source: &[Option<u32>]) -> Vec<u32> {
             after[*from as usize].push(to);
         }
     }
-    let mut order: Vec<u32> =
-        (0..nodes as u32).filter(|node| waits[*node as usize] == 0).collect();
+    let mut order: Vec<u32> = (0..nodes as u32)
+        .filter(|node| waits[*node as usize] == 0)
+        .collect();
     let mut at = 0;
     while let Some(node) = order.get(at) {
         for next in std::mem::take(&mut after[*node as usize]) {

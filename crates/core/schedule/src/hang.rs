@@ -44,14 +44,27 @@ type ObservedIterations = BTreeMap<usize, Vec<Vec<Option<Observed>>>>;
 pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<PipelineHalt> {
     let (_, graph) = job.schedule.as_ref()?;
     let marker = job.marks_ns.len().checked_sub(1)?;
-    let (until_ns, latest) =
-        (0..job.ranks.len()).map(|at| (job.last_call_ns(at), at)).max()?;
-    let HaltedPipeline { pipeline, node, members, input_ns } =
-        standing(job, marker, until_ns)?;
-    let least = members.iter().map(|rank| (rank.done, rank.times_ns.len())).min()?.1;
-    let (behind, ahead): (Vec<_>, Vec<_>) =
-        members.iter().partition(|rank| rank.times_ns.len() == least);
-    let due_ns = ahead.iter().filter_map(|rank| rank.times_ns.get(least)).max();
+    let (until_ns, latest) = (0..job.ranks.len())
+        .map(|at| (job.last_call_ns(at), at))
+        .max()?;
+    let HaltedPipeline {
+        pipeline,
+        node,
+        members,
+        input_ns,
+    } = standing(job, marker, until_ns)?;
+    let least = members
+        .iter()
+        .map(|rank| (rank.done, rank.times_ns.len()))
+        .min()?
+        .1;
+    let (behind, ahead): (Vec<_>, Vec<_>) = members
+        .iter()
+        .partition(|rank| rank.times_ns.len() == least);
+    let due_ns = ahead
+        .iter()
+        .filter_map(|rank| rank.times_ns.get(least))
+        .max();
     let places: Vec<usize> = members.iter().map(|rank| rank.at).collect();
     let (stage, block) = graph.block(node);
     let mut halt = PipelineHalt {
@@ -115,11 +128,18 @@ fn standing(job: &LoggedJob, marker: usize, until_ns: u64) -> Option<HaltedPipel
                 // A last block that sends nothing is done once anything follows it.
                 let open = seen.last().is_some_and(|last| last.end_ns == calls.end_ns);
                 let done = seen.len() - usize::from(open);
-                graph.nodes_of(stage).skip(done).for_each(|node| finished[node] = false);
+                graph
+                    .nodes_of(stage)
+                    .skip(done)
+                    .for_each(|node| finished[node] = false);
                 for (node, seen) in graph.nodes_of(stage).zip(&seen) {
                     ends_ns[node] = seen.end_ns.max(ends_ns[node]);
                 }
-                members.push(RankPosition { at, done, times_ns: calls.times_ns() });
+                members.push(RankPosition {
+                    at,
+                    done,
+                    times_ns: calls.times_ns(),
+                });
             }
             stages.push(members);
         }
@@ -133,7 +153,12 @@ fn standing(job: &LoggedJob, marker: usize, until_ns: u64) -> Option<HaltedPipel
             let members = std::mem::take(&mut stages[graph.block(node).0]);
             let [_, source] = graph.predecessors(node);
             let input_ns = source.map_or(0, |source| ends_ns[source]);
-            found = Some(HaltedPipeline { pipeline, node, members, input_ns });
+            found = Some(HaltedPipeline {
+                pipeline,
+                node,
+                members,
+                input_ns,
+            });
         }
     }
     found

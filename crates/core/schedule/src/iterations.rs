@@ -29,10 +29,7 @@ pub(crate) struct Iterations {
 }
 
 /// Communicators that all ranks are in, as lanes of the reference rank.
-pub(crate) fn wide_lanes(
-    ranks: &[Vec<LaneCalls>],
-    reference: usize,
-) -> BTreeMap<usize, Wide> {
+pub(crate) fn wide_lanes(ranks: &[Vec<LaneCalls>], reference: usize) -> BTreeMap<usize, Wide> {
     let mut found = BTreeMap::new();
     for (place, lane) in ranks[reference].iter().enumerate() {
         if lane.kind != LaneKind::Collective || lane.calls.len() < 2 {
@@ -84,12 +81,13 @@ impl Iterations {
         kinds.retain(|(_, calls)| {
             if work_ns.is_empty() {
                 let usual = usual.as_ref();
-                return usual.is_some_and(|usual| usual.contains(&calls.len()))
-                    && is_even(calls);
+                return usual.is_some_and(|usual| usual.contains(&calls.len())) && is_even(calls);
             }
             let worked = calls.windows(2).filter(|pair| {
                 let after = work_ns.partition_point(|at_ns| *at_ns < pair[0].at_ns);
-                work_ns.get(after).is_some_and(|at_ns| *at_ns < pair[1].at_ns)
+                work_ns
+                    .get(after)
+                    .is_some_and(|at_ns| *at_ns < pair[1].at_ns)
             });
             worked.count() as f64 >= (calls.len() - 1) as f64 * WORK_SHARE
         });
@@ -105,8 +103,7 @@ impl Iterations {
                 calls
                     .iter()
                     .map(|call| {
-                        let there =
-                            lane.place(call.key.checked_add_signed(fit.shift)?)?;
+                        let there = lane.place(call.key.checked_add_signed(fit.shift)?)?;
                         Some(lane.calls[there].at_ns)
                     })
                     .collect()
@@ -144,9 +141,12 @@ impl Iterations {
 /// Leaves out what is called in a part of the run only: parameters are broadcast before the first
 /// iteration, however evenly.
 fn leave_out_brief(kinds: &mut Vec<(usize, Vec<LaneCall>)>) {
-    let times = kinds.iter().flat_map(|(_, calls)| calls.iter().map(|call| call.at_ns));
-    let (first, last) = times
-        .fold((u64::MAX, 0), |(first, last), at_ns| (first.min(at_ns), last.max(at_ns)));
+    let times = kinds
+        .iter()
+        .flat_map(|(_, calls)| calls.iter().map(|call| call.at_ns));
+    let (first, last) = times.fold((u64::MAX, 0), |(first, last), at_ns| {
+        (first.min(at_ns), last.max(at_ns))
+    });
     let whole_ns = last.saturating_sub(first);
     kinds.retain(|(_, calls)| {
         let ends = calls.first().zip(calls.last());
@@ -185,7 +185,11 @@ fn is_even(calls: &[LaneCall]) -> bool {
         let is_long = apart_ns > longest_ns;
         // Several long intervals in a row are one pause.
         pauses += usize::from(is_long && !in_pause);
-        *(if is_long { &mut pauses_ns } else { &mut others_ns }) += apart_ns as f64;
+        *(if is_long {
+            &mut pauses_ns
+        } else {
+            &mut others_ns
+        }) += apart_ns as f64;
         in_pause = is_long;
     }
     pauses < MIN_MARKERS || pauses_ns < others_ns
@@ -197,8 +201,10 @@ fn numbers(lane: &LaneCalls, calls: &[LaneCall]) -> Vec<u64> {
     if !lane.counted {
         return (0..calls.len() as u64).collect();
     }
-    let mut steps: Vec<u64> =
-        calls.windows(2).map(|pair| pair[1].count() - pair[0].count()).collect();
+    let mut steps: Vec<u64> = calls
+        .windows(2)
+        .map(|pair| pair[1].count() - pair[0].count())
+        .collect();
     let step = median(&mut steps).unwrap_or(1).max(1);
     let mut number = calls.first().map_or(0, |call| call.count() / step);
     let mut numbers = vec![number];

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::iterations::{Iterations, Wide, wide_lanes};
 use crate::lanes::{LaneCalls, LaneKind, lanes_of, median};
 use crate::lateness::{AlignedLanes, CallLateness, lateness};
-use crate::passes::{
-    IterationCalls, PointToPoint, SeenBlock, apart_ns, between, blocks, plans,
-};
+use crate::passes::{IterationCalls, PointToPoint, SeenBlock, apart_ns, between, blocks, plans};
 use crate::shape::{PipelineEnd, layer_lane, layout};
 use crate::{Axis, Gap, Graph, Layout, LayoutError, RankCalls, Scheme, Sizes};
 
@@ -73,7 +71,9 @@ impl LoggedJob {
     ) -> Result<Option<Self>, LayoutError> {
         logs.retain(|log| !log.calls.is_empty());
         logs.sort_by_key(|log| log.rank);
-        let Some(reference) = reference(&logs) else { return Ok(None) };
+        let Some(reference) = reference(&logs) else {
+            return Ok(None);
+        };
         let mut lanes: Vec<Vec<LaneCalls>> = logs.iter().map(lanes_of).collect();
         let mut wide = wide_lanes(&lanes, reference);
         let off_clocks = set_clocks(&mut logs, &wide, reference);
@@ -90,16 +90,23 @@ impl LoggedJob {
                 view(log, lanes, &wide)
             })
             .collect();
-        let work_ns: Vec<u64> =
-            ranks[reference].points.iter().map(|point| point.at_ns).collect();
+        let work_ns: Vec<u64> = ranks[reference]
+            .points
+            .iter()
+            .map(|point| point.at_ns)
+            .collect();
         // `find` takes lanes without their ranks: lent for the call instead of copied.
-        let lanes: Vec<Vec<LaneCalls>> =
-            ranks.iter_mut().map(|rank| std::mem::take(&mut rank.lanes)).collect();
+        let lanes: Vec<Vec<LaneCalls>> = ranks
+            .iter_mut()
+            .map(|rank| std::mem::take(&mut rank.lanes))
+            .collect();
         let iterations = Iterations::find(&lanes, reference, &wide, &work_ns);
         for (rank, lanes) in ranks.iter_mut().zip(lanes) {
             rank.lanes = lanes;
         }
-        let Some(iterations) = iterations else { return Ok(None) };
+        let Some(iterations) = iterations else {
+            return Ok(None);
+        };
         let layout = shape(&ranks, &iterations, sizes)?;
         let mut firsts = BTreeMap::new();
         for rank in &mut ranks {
@@ -109,7 +116,11 @@ impl LoggedJob {
             rank.pipeline = *firsts.entry(first).or_insert(next);
             rank.stage = layout.coordinate(rank.rank, Axis::Pipeline) as usize;
         }
-        let marks_ns = iterations.marks_ns[reference].iter().copied().flatten().collect();
+        let marks_ns = iterations.marks_ns[reference]
+            .iter()
+            .copied()
+            .flatten()
+            .collect();
         let mut job = Self {
             marks_ns,
             pipelines: firsts.len(),
@@ -126,19 +137,18 @@ impl LoggedJob {
 
     /// Whether nothing of an iteration is missing in a rank's log.
     pub(crate) fn is_whole(&self, at: usize, marker: usize) -> bool {
-        self.iterations.span_ns(at, marker).is_some_and(|(begin, end)| {
-            let gaps = &self.ranks[at].gaps;
-            !gaps.iter().any(|gap| gap.from_ns < end && gap.until_ns > begin)
-        })
+        self.iterations
+            .span_ns(at, marker)
+            .is_some_and(|(begin, end)| {
+                let gaps = &self.ranks[at].gaps;
+                !gaps
+                    .iter()
+                    .any(|gap| gap.from_ns < end && gap.until_ns > begin)
+            })
     }
 
     /// What a rank called between two times.
-    pub(crate) fn calls(
-        &self,
-        at: usize,
-        begin_ns: u64,
-        end_ns: u64,
-    ) -> IterationCalls<'_> {
+    pub(crate) fn calls(&self, at: usize, begin_ns: u64, end_ns: u64) -> IterationCalls<'_> {
         let rank = &self.ranks[at];
         let points = {
             let begin = rank.points.partition_point(|point| point.at_ns < begin_ns);
@@ -147,12 +157,20 @@ impl LoggedJob {
         };
         let layers = rank.layers.map_or(&[][..], |lane| &rank.lanes[lane].calls);
         let layers = between(layers, begin_ns, end_ns);
-        IterationCalls { begin_ns, end_ns, points, layers, others_ns: &rank.others_ns }
+        IterationCalls {
+            begin_ns,
+            end_ns,
+            points,
+            layers,
+            others_ns: &rank.others_ns,
+        }
     }
 
     fn blocks(&self, graph: &Graph, at: usize, marker: usize) -> Option<Vec<SeenBlock>> {
-        let (begin_ns, end_ns) =
-            self.iterations.span_ns(at, marker).filter(|_| self.is_whole(at, marker))?;
+        let (begin_ns, end_ns) = self
+            .iterations
+            .span_ns(at, marker)
+            .filter(|_| self.is_whole(at, marker))?;
         let stage = self.ranks[at].stage;
         let seen = blocks(graph.plan(), stage, &self.calls(at, begin_ns, end_ns))?;
         (seen.len() == graph.plan().order(stage).len()).then_some(seen)
@@ -181,7 +199,9 @@ impl LoggedJob {
         }
         let mut best: Option<(usize, Scheme, Graph)> = None;
         for (scheme, plan) in plans(stages, self.ranks[at].stage as u32, sends) {
-            let Ok(graph) = Graph::new(plan) else { continue };
+            let Ok(graph) = Graph::new(plan) else {
+                continue;
+            };
             let fits = tried
                 .iter()
                 .filter(|(at, marker)| {
@@ -205,8 +225,7 @@ impl LoggedJob {
             return false;
         };
         let stage = self.ranks[at].stage;
-        let apart_ns =
-            apart_ns(graph.plan(), stage, self.calls(at, begin_ns, end_ns).points);
+        let apart_ns = apart_ns(graph.plan(), stage, self.calls(at, begin_ns, end_ns).points);
         let blocks = graph.plan().order(stage).len() as u64;
         apart_ns.is_some_and(|apart_ns| apart_ns * 2 * blocks < end_ns - begin_ns)
     }
@@ -219,10 +238,11 @@ impl LoggedJob {
         let Some((_, graph)) = &self.schedule else {
             return vec![Vec::new(); self.pipelines];
         };
-        let mut seen: Vec<Vec<Option<SeenBlock>>> =
-            vec![vec![None; graph.nodes()]; self.pipelines];
+        let mut seen: Vec<Vec<Option<SeenBlock>>> = vec![vec![None; graph.nodes()]; self.pipelines];
         for (at, rank) in self.ranks.iter().enumerate() {
-            let Some(blocks) = self.blocks(graph, at, marker) else { continue };
+            let Some(blocks) = self.blocks(graph, at, marker) else {
+                continue;
+            };
             let nodes = graph.nodes_of(rank.stage);
             for (node, block) in nodes.zip(blocks) {
                 let last = seen[rank.pipeline][node].get_or_insert(block);
@@ -234,7 +254,9 @@ impl LoggedJob {
         }
         seen.iter()
             .map(|seen| {
-                (0..graph.nodes()).map(|node| observed(graph, seen, node)).collect()
+                (0..graph.nodes())
+                    .map(|node| observed(graph, seen, node))
+                    .collect()
             })
             .collect()
     }
@@ -279,11 +301,7 @@ impl LoggedJob {
 
     /// How late the copies of a stage were on a communicator of the first of them. `None` if one of
     /// the others has none that fits.
-    fn copy_lane_lateness(
-        &self,
-        members: &[usize],
-        lane: &LaneCalls,
-    ) -> Option<Vec<CallLateness>> {
+    fn copy_lane_lateness(&self, members: &[usize], lane: &LaneCalls) -> Option<Vec<CallLateness>> {
         let mut lanes: AlignedLanes<'_> = vec![(lane, 0)];
         for at in &members[1..] {
             // Pointers mean nothing in another process: calls and their times tell which it is.
@@ -327,7 +345,9 @@ impl LoggedJob {
             })
             .collect();
         let lanes = lanes.unwrap_or_default();
-        let Some(first) = lanes.first().copied() else { return Vec::new() };
+        let Some(first) = lanes.first().copied() else {
+            return Vec::new();
+        };
         lanes
             .iter()
             .map(|lane| Some((*lane, first.fit(lane)?.shift)))
@@ -337,15 +357,14 @@ impl LoggedJob {
 
     /// How much later than all others that share its stage a rank entered one of its layers'
     /// calls in a stretch of time, at most, in seconds.
-    pub(crate) fn most_late_s(
-        &self,
-        members: &[usize],
-        who: usize,
-        span: (u64, u64),
-    ) -> f64 {
+    pub(crate) fn most_late_s(&self, members: &[usize], who: usize, span: (u64, u64)) -> f64 {
         let lanes = self.layer_members(members);
-        let Some(own) = members.iter().position(|at| *at == who) else { return 0.0 };
-        let Some((lane, own_shift)) = lanes.get(own) else { return 0.0 };
+        let Some(own) = members.iter().position(|at| *at == who) else {
+            return 0.0;
+        };
+        let Some((lane, own_shift)) = lanes.get(own) else {
+            return 0.0;
+        };
         let mut most_ns = 0;
         for call in between(&lane.calls, span.0, span.1) {
             let there_ns = lanes
@@ -402,16 +421,24 @@ impl LoggedJob {
     /// Ranks without a log.
     pub(crate) fn unseen(&self) -> Vec<u32> {
         let seen: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.rank).collect();
-        (0..self.layout.ranks()).filter(|rank| !seen.contains(rank)).collect()
+        (0..self.layout.ranks())
+            .filter(|rank| !seen.contains(rank))
+            .collect()
     }
 }
 
 fn observed(graph: &Graph, seen: &[Option<SeenBlock>], node: usize) -> Option<Observed> {
-    let SeenBlock { ready_ns: own_ready_ns, first_ns, end_ns } = seen[node]?;
+    let SeenBlock {
+        ready_ns: own_ready_ns,
+        first_ns,
+        end_ns,
+    } = seen[node]?;
     let (stage, block) = graph.block(node);
     let source_ns = if graph.plan().source(stage, block).is_some() {
         let [_, source] = graph.predecessors(node);
-        source.and_then(|source| seen[source]).map(|source| source.end_ns)
+        source
+            .and_then(|source| seen[source])
+            .map(|source| source.end_ns)
     } else {
         Some(own_ready_ns)
     };
@@ -430,24 +457,31 @@ fn observed(graph: &Graph, seen: &[Option<SeenBlock>], node: usize) -> Option<Ob
     let first_ns = first_ns.unwrap_or(ready_ns).max(ready_ns);
     let [lead_s, body_s] = [(ready_ns, first_ns), (first_ns, end_ns)]
         .map(|(from_ns, until_ns)| until_ns.saturating_sub(from_ns) as f64 * 1e-9);
-    Some(Observed { ready_ns, first_ns, end_ns, lead_s, body_s })
+    Some(Observed {
+        ready_ns,
+        first_ns,
+        end_ns,
+        lead_s,
+        body_s,
+    })
 }
 
 /// The rank that the others are compared with: one of the longer logs, with the fewest losses.
 fn reference(logs: &[RankCalls]) -> Option<usize> {
     let longest = logs.iter().map(|log| log.calls.len()).max()?;
-    (0..logs.len()).filter(|at| logs[*at].calls.len() * 2 >= longest).min_by_key(|at| {
-        logs[*at].gaps().iter().fold(0, |sum: u64, gap| sum.saturating_add(gap.lost))
-    })
+    (0..logs.len())
+        .filter(|at| logs[*at].calls.len() * 2 >= longest)
+        .min_by_key(|at| {
+            logs[*at]
+                .gaps()
+                .iter()
+                .fold(0, |sum: u64, gap| sum.saturating_add(gap.lost))
+        })
 }
 
 /// Sets clocks right that differ for the whole of the run; the ranks they are of. The ranks of a
 /// host have one clock, and ranks whose host is not told one each.
-fn set_clocks(
-    logs: &mut [RankCalls],
-    wide: &BTreeMap<usize, Wide>,
-    reference: usize,
-) -> Vec<u32> {
+fn set_clocks(logs: &mut [RankCalls], wide: &BTreeMap<usize, Wide>, reference: usize) -> Vec<u32> {
     let clocks: Vec<Option<i64>> = logs
         .iter()
         .map(|log| {
@@ -513,7 +547,11 @@ fn shape(
     let told: Vec<u32> = sizes.told.iter().map(|(_, size)| *size).collect();
     let all_told = told.len() == Axis::ALL.len();
     let seen = ranks.iter().map(|rank| rank.rank + 1).max().unwrap_or(1);
-    let world = if all_told { told.iter().product() } else { seen };
+    let world = if all_told {
+        told.iter().product()
+    } else {
+        seen
+    };
     let mut ends = vec![None; world.max(seen) as usize];
     let mut layers = vec![None; ends.len()];
     for (at, rank) in ranks.iter().enumerate() {

@@ -140,7 +140,14 @@ pub(crate) struct Judge {
 impl Judge {
     pub(crate) fn new(settings: ScheduleSettings, measure: Measure) -> Self {
         let plans = Vec::new();
-        Self { settings, measure, plans, iterations: 0, ahead: 0, ahead_for: 0 }
+        Self {
+            settings,
+            measure,
+            plans,
+            iterations: 0,
+            ahead: 0,
+            ahead_for: 0,
+        }
     }
 
     /// The schedules that were seen.
@@ -193,25 +200,29 @@ impl Judge {
             .fold(0.0, f64::max);
         let step = of(*first.ranks.first()?)?.step;
         // By index: `iter_mut().find()` would keep `plans` borrowed where the plan is new.
-        let at =
-            self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
-        let Some(Followed { localiser, spans_s }) =
-            at.and_then(|at| self.plans.get_mut(at))
-        else {
+        let at = self
+            .plans
+            .iter()
+            .position(|known| *known.localiser.graph().plan() == plan);
+        let Some(Followed { localiser, spans_s }) = at.and_then(|at| self.plans.get_mut(at)) else {
             // The first of its kind, in which jobs warm up.
             let graph = Graph::new(plan).ok()?;
             if self.plans.len() >= MAX_PLANS {
                 self.plans.remove(0);
             }
             let localiser = Localiser::new(graph, &self.settings);
-            self.plans.push(Followed { localiser, spans_s: VecDeque::new() });
+            self.plans.push(Followed {
+                localiser,
+                spans_s: VecDeque::new(),
+            });
             return None;
         };
         self.iterations += 1;
         self.ahead_for = self.ahead_for.saturating_sub(1);
         let is_ahead = pipelines.iter().any(|ranks| {
-            let (begun_ns, ended_ns): (Vec<u64>, Vec<u64>) =
-                blocks_of(ranks, &of).map(|done| (done.began_ns, done.ended_ns)).unzip();
+            let (begun_ns, ended_ns): (Vec<u64>, Vec<u64>) = blocks_of(ranks, &of)
+                .map(|done| (done.began_ns, done.ended_ns))
+                .unzip();
             localiser.graph().is_ahead(&begun_ns, &ended_ns)
         });
         if is_ahead {
@@ -229,10 +240,13 @@ impl Judge {
         let slow = stands_out(localiser, took_s);
         let found = localiser.judge(took_s, &durations_s);
         let usual_s = median_s(spans_s.iter().copied()).unwrap_or(0.0);
-        let saved_s = if slow { localiser.saved_s(&found, &durations_s) } else { 0.0 };
+        let saved_s = if slow {
+            localiser.saved_s(&found, &durations_s)
+        } else {
+            0.0
+        };
         // Slow for another reason, as a link, is what would hardly have been less so without them.
-        let is_real =
-            self.measure == Measure::Span || span_s - usual_s >= REAL_SHARE * saved_s;
+        let is_real = self.measure == Measure::Span || span_s - usual_s >= REAL_SHARE * saved_s;
         let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s && is_real;
         // Judged before it is learnt: it must not be compared with itself.
         let is_usual = !localiser.is_slow(took_s);
@@ -251,11 +265,14 @@ impl Judge {
         let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
         // A block that only waited is the late rank's; what is left of others is noise.
         for slow in &mut causes {
-            let Some(rank) = rank_of(&pipelines, slow) else { continue };
+            let Some(rank) = rank_of(&pipelines, slow) else {
+                continue;
+            };
             let stage = slow.stage as u32 + slow.block.chunk * count;
             if let Some(late) = late(rank, stage, slow.block, slow.excess_s())
-                && let Some(pipeline) =
-                    pipelines.iter().position(|it| it.get(slow.stage) == Some(&late))
+                && let Some(pipeline) = pipelines
+                    .iter()
+                    .position(|it| it.get(slow.stage) == Some(&late))
             {
                 slow.pipeline = pipeline;
             }
@@ -273,7 +290,10 @@ impl Judge {
             absorbed: with_ranks(&pipelines, absorbed),
         };
         let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
-        Some(Judged { held: (!silent).then_some(held), is_usual })
+        Some(Judged {
+            held: (!silent).then_some(held),
+            is_usual,
+        })
     }
 }
 
@@ -282,7 +302,10 @@ fn blocks_of<'a>(
     ranks: &[u32],
     of: &impl Fn(u32) -> Option<&'a RankIteration>,
 ) -> impl Iterator<Item = &'a Done> {
-    ranks.iter().filter_map(|rank| of(*rank)).flat_map(|done| &done.blocks)
+    ranks
+        .iter()
+        .filter_map(|rank| of(*rank))
+        .flat_map(|done| &done.blocks)
 }
 
 fn rank_of(pipelines: &[&[u32]], slow: &SlowBlock) -> Option<u32> {
@@ -308,20 +331,26 @@ fn stands_out(localiser: &Localiser, took_s: f64) -> bool {
 
 /// The order in which the ranks of a pipeline worked, if its stages lie on them in turn: rank
 /// `p` of `P` has the stages `p`, `p + P` and so on. `None` for schedules that fold the model.
-fn plan_of<'a>(
-    ranks: &[u32],
-    of: impl Fn(u32) -> Option<&'a RankIteration>,
-) -> Option<Plan> {
+fn plan_of<'a>(ranks: &[u32], of: impl Fn(u32) -> Option<&'a RankIteration>) -> Option<Plan> {
     let count = ranks.len() as u32;
     let mut stages = Vec::with_capacity(ranks.len());
     for (rank, at) in ranks.iter().zip(0..) {
         let mut order = Vec::new();
         for done in &of(*rank)?.blocks {
-            let BlockPlace { pass, stage, microbatch, .. } = done.place;
+            let BlockPlace {
+                pass,
+                stage,
+                microbatch,
+                ..
+            } = done.place;
             if stage % count != at {
                 return None;
             }
-            order.push(PipelineBlock { pass, microbatch, chunk: stage / count });
+            order.push(PipelineBlock {
+                pass,
+                microbatch,
+                chunk: stage / count,
+            });
         }
         stages.push(order);
     }

@@ -53,31 +53,47 @@ pub(crate) fn lanes_of(log: &RankCalls) -> Vec<LaneCalls> {
     let mut lanes: Vec<LaneCalls> = log
         .lanes
         .iter()
-        .map(|lane| LaneCalls { hash: lane.hash.clone(), ..LaneCalls::default() })
+        .map(|lane| LaneCalls {
+            hash: lane.hash.clone(),
+            ..LaneCalls::default()
+        })
         .collect();
     let mut last = vec![(None, 0); lanes.len()];
     for call in &log.calls {
         let place = call.lane as usize;
         let lane = &mut lanes[place];
         let (count, same) = &mut last[place];
-        *same = if call.count.is_some() && *count == call.count { *same + 1 } else { 0 };
+        *same = if call.count.is_some() && *count == call.count {
+            *same + 1
+        } else {
+            0
+        };
         *count = call.count;
         lane.counted = call.count.is_some();
         let key = match call.count {
-            Some(count) => {
-                count.saturating_mul(SHARED).saturating_add((*same).min(SHARED - 1))
-            }
+            Some(count) => count
+                .saturating_mul(SHARED)
+                .saturating_add((*same).min(SHARED - 1)),
             None => lane.calls.len() as u64,
         };
         let (at_ns, op, size) = (call.at_ns, call.op, call.size);
-        lane.calls.push(LaneCall { key, at_ns, op, size });
+        lane.calls.push(LaneCall {
+            key,
+            at_ns,
+            op,
+            size,
+        });
     }
     for lane in &mut lanes {
         // Threads that enter calls at the same time are logged in any order.
         lane.calls.sort_by_key(|call| call.key);
-        let points = lane.calls.iter().filter(|call| call.op.is_point_to_point()).count();
-        let counts = lane.calls.first().map(LaneCall::count)
-            != lane.calls.last().map(LaneCall::count);
+        let points = lane
+            .calls
+            .iter()
+            .filter(|call| call.op.is_point_to_point())
+            .count();
+        let counts =
+            lane.calls.first().map(LaneCall::count) != lane.calls.last().map(LaneCall::count);
         lane.kind = if points * 2 > lane.calls.len() {
             LaneKind::Point
         } else if lane.counted && lane.calls.len() > 1 && !counts {
@@ -120,8 +136,7 @@ impl LaneCalls {
 
     /// How another rank's lane goes with this one: `None` if they ask for different things.
     pub(crate) fn fit(&self, other: &Self) -> Option<Fit> {
-        if !self.may_be(other) || self.kind != other.kind || self.counted != other.counted
-        {
+        if !self.may_be(other) || self.kind != other.kind || self.counted != other.counted {
             return None;
         }
         if self.counted {
@@ -132,7 +147,9 @@ impl LaneCalls {
         let mut shifts: Vec<i64> = self
             .samples()
             .map(|call| {
-                let after = other.calls.partition_point(|other| other.at_ns < call.at_ns);
+                let after = other
+                    .calls
+                    .partition_point(|other| other.at_ns < call.at_ns);
                 after.cast_signed() as i64 - call.key.cast_signed()
             })
             // Logs that begin at the same call, whatever their clocks.
@@ -150,7 +167,8 @@ impl LaneCalls {
         fits.sort_by_key(Fit::distance_ns);
         fits.truncate(SHIFTS);
         // In a burst of like calls the nearest may be a neighbour: pauses between bursts tell.
-        fits.into_iter().min_by_key(|fit| self.mean_distance_ns(other, fit.shift))
+        fits.into_iter()
+            .min_by_key(|fit| self.mean_distance_ns(other, fit.shift))
     }
 
     fn mean_distance_ns(&self, other: &Self, shift: i64) -> u64 {
@@ -166,7 +184,9 @@ impl LaneCalls {
     }
 
     fn samples(&self) -> impl Iterator<Item = &LaneCall> {
-        self.calls.iter().step_by(self.calls.len().div_ceil(SAMPLES).max(1))
+        self.calls
+            .iter()
+            .step_by(self.calls.len().div_ceil(SAMPLES).max(1))
     }
 
     fn fit_at(&self, other: &Self, shift: i64) -> Option<Fit> {
@@ -192,10 +212,16 @@ impl LaneCalls {
             later_ns.push(there.at_ns.cast_signed() - call.at_ns.cast_signed());
         }
         let offset_ns = median(&mut later_ns)?;
-        let mut from: Vec<u64> =
-            later_ns.iter().map(|later_ns| later_ns.abs_diff(offset_ns)).collect();
+        let mut from: Vec<u64> = later_ns
+            .iter()
+            .map(|later_ns| later_ns.abs_diff(offset_ns))
+            .collect();
         let spread_ns = median(&mut from)?;
-        Some(Fit { shift, offset_ns, spread_ns })
+        Some(Fit {
+            shift,
+            offset_ns,
+            spread_ns,
+        })
     }
 }
 
@@ -207,8 +233,10 @@ pub(crate) fn median<T: Copy + Ord>(values: &mut [T]) -> Option<T> {
 
 /// The same for times.
 pub(crate) fn median_s(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> =
-        values.into_iter().filter(|value| value.is_finite()).collect();
+    let mut values: Vec<f64> = values
+        .into_iter()
+        .filter(|value| value.is_finite())
+        .collect();
     let middle = values.len().checked_sub(1)? / 2;
     Some(*values.select_nth_unstable_by(middle, f64::total_cmp).1)
 }

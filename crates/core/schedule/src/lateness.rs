@@ -15,7 +15,11 @@ pub(crate) struct CallLateness {
 
 impl CallLateness {
     fn new(members: usize) -> Self {
-        Self { alone_s: vec![0.0; members], last: vec![0; members], operations: 0 }
+        Self {
+            alone_s: vec![0.0; members],
+            last: vec![0; members],
+            operations: 0,
+        }
     }
 
     /// Mean seconds an operation waited for a member alone.
@@ -62,20 +66,20 @@ pub(crate) type AlignedLanes<'a> = Vec<(&'a LaneCalls, i64)>;
 /// One more than there are `marks_ns`: the times, ascending, that iterations end.
 ///
 /// A call that a log lacks, on any member, says nothing of lateness.
-pub(crate) fn lateness(
-    members: &AlignedLanes<'_>,
-    marks_ns: &[u64],
-) -> Vec<CallLateness> {
+pub(crate) fn lateness(members: &AlignedLanes<'_>, marks_ns: &[u64]) -> Vec<CallLateness> {
     let mut found = vec![CallLateness::new(members.len()); marks_ns.len() + 1];
-    let Some(((first, _), others)) = members.split_first() else { return found };
+    let Some(((first, _), others)) = members.split_first() else {
+        return found;
+    };
     // Keys ascend on all members: each is walked once.
     let mut places = vec![0; others.len()];
     let mut at_ns = vec![0; members.len()];
     'calls: for call in &first.calls {
         at_ns[0] = call.at_ns;
-        for (other, ((lane, shift), place)) in others.iter().zip(&mut places).enumerate()
-        {
-            let Some(key) = call.key.checked_add_signed(*shift) else { continue 'calls };
+        for (other, ((lane, shift), place)) in others.iter().zip(&mut places).enumerate() {
+            let Some(key) = call.key.checked_add_signed(*shift) else {
+                continue 'calls;
+            };
             while lane.calls.get(*place).is_some_and(|there| there.key < key) {
                 *place += 1;
             }
@@ -122,7 +126,10 @@ mod tests {
             op,
             size: 1,
         });
-        LaneCalls { calls: calls.collect(), ..LaneCalls::default() }
+        LaneCalls {
+            calls: calls.collect(),
+            ..LaneCalls::default()
+        }
     }
 
     #[test]
@@ -137,6 +144,9 @@ mod tests {
         assert_eq!(found[0].alone_s, [0.0, 0.0, 4e-9]);
         assert_eq!(found[1].alone_s, [5e-9, 0.0, 0.0]);
         // The second call is missing in the last log.
-        assert_eq!((found[0].operations, &found[0].last[..]), (1, &[0, 0, 1][..]));
+        assert_eq!(
+            (found[0].operations, &found[0].last[..]),
+            (1, &[0, 0, 1][..])
+        );
     }
 }

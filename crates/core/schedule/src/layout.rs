@@ -18,8 +18,13 @@ pub enum Axis {
 
 impl Axis {
     /// All of them, in the order in which Megatron-LM counts ranks by default, fastest first.
-    pub const ALL: [Self; 5] =
-        [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline];
+    pub const ALL: [Self; 5] = [
+        Self::Tensor,
+        Self::Context,
+        Self::Expert,
+        Self::Data,
+        Self::Pipeline,
+    ];
 
     /// The axis as it is written in options: `tp`.
     pub fn name(self) -> &'static str {
@@ -38,7 +43,9 @@ impl FromStr for Axis {
 
     fn from_str(name: &str) -> Result<Self, LayoutError> {
         let known = Self::ALL.into_iter().find(|axis| axis.name() == name);
-        known.ok_or_else(|| LayoutError::UnknownAxis { name: name.to_owned() })
+        known.ok_or_else(|| LayoutError::UnknownAxis {
+            name: name.to_owned(),
+        })
     }
 }
 
@@ -107,7 +114,9 @@ impl Layout {
     /// [`LayoutError::Axis`] for an axis told twice or a size of zero.
     pub fn new(ranks: u32, sizes: &Sizes) -> Result<Self, LayoutError> {
         let mut order: Vec<Axis> = Vec::new();
-        let rest = Axis::ALL.into_iter().filter(|axis| !sizes.order.contains(axis));
+        let rest = Axis::ALL
+            .into_iter()
+            .filter(|axis| !sizes.order.contains(axis));
         for axis in sizes.order.iter().copied().chain(rest) {
             if order.contains(&axis) {
                 return Err(LayoutError::Axis { axis });
@@ -125,8 +134,10 @@ impl Layout {
         }
         // Saturating: sizes that were typed in may multiply to anything, and none that big divides
         // the ranks.
-        let product =
-            axes.iter().map(|(_, size)| u64::from(*size)).fold(1, u64::saturating_mul);
+        let product = axes
+            .iter()
+            .map(|(_, size)| u64::from(*size))
+            .fold(1, u64::saturating_mul);
         let rest = u64::from(ranks) / product.max(1);
         let data_differs = sizes.is_told(Axis::Data) && rest != 1;
         if product * rest != u64::from(ranks) || rest == 0 || data_differs {
@@ -135,7 +146,10 @@ impl Layout {
                 .iter()
                 .map(|(axis, size)| format!("{} {size}", axis.name()))
                 .collect();
-            return Err(LayoutError::Ranks { sizes: sizes.join(", "), ranks });
+            return Err(LayoutError::Ranks {
+                sizes: sizes.join(", "),
+                ranks,
+            });
         }
         for (_, size) in axes.iter_mut().filter(|(axis, _)| *axis == Axis::Data) {
             *size *= rest as u32;
@@ -158,7 +172,10 @@ impl Layout {
 
     /// Size of an axis.
     pub fn size(&self, axis: Axis) -> u32 {
-        self.axes.iter().find(|(known, _)| *known == axis).map_or(1, |(_, size)| *size)
+        self.axes
+            .iter()
+            .find(|(known, _)| *known == axis)
+            .map_or(1, |(_, size)| *size)
     }
 
     /// How far apart neighbours on an axis are.
@@ -184,7 +201,8 @@ impl Layout {
     /// The first rank of the group a rank forms with those that differ from it on `axes`
     /// only: the group's name.
     pub fn first_of_group(&self, rank: u32, axes: &[Axis]) -> u32 {
-        axes.iter().fold(rank, |rank, axis| self.neighbour(rank, *axis, 0))
+        axes.iter()
+            .fold(rank, |rank, axis| self.neighbour(rank, *axis, 0))
     }
 }
 
@@ -208,13 +226,15 @@ mod tests {
     use super::*;
 
     fn sizes(told: &[(Axis, u32)]) -> Sizes {
-        Sizes { told: told.to_vec(), order: Vec::new() }
+        Sizes {
+            told: told.to_vec(),
+            order: Vec::new(),
+        }
     }
 
     #[test]
     fn the_default_order_is_megatrons() {
-        let layout =
-            Layout::new(64, &sizes(&[(Axis::Tensor, 2), (Axis::Pipeline, 4)])).unwrap();
+        let layout = Layout::new(64, &sizes(&[(Axis::Tensor, 2), (Axis::Pipeline, 4)])).unwrap();
         assert_eq!(layout.to_string(), "tp 2, dp 8, pp 4");
         for rank in 0..64 {
             assert_eq!(layout.coordinate(rank, Axis::Tensor), rank % 2);

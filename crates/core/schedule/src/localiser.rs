@@ -71,7 +71,14 @@ impl SlowBlock {
         let Self { stage, block, .. } = *self;
         let excess_s = self.excess_s();
         let slack_s = excess_s + self.slack_s;
-        AbsorbedBlock { step, rank, stage, block, excess_s, slack_s }
+        AbsorbedBlock {
+            step,
+            rank,
+            stage,
+            block,
+            excess_s,
+            slack_s,
+        }
     }
 }
 
@@ -102,13 +109,16 @@ impl Localiser {
     /// What the latest healthy iterations took, in seconds, the last one first. Those are left out
     /// that were taken for healthy before it was known what is usual.
     pub(crate) fn healthy_s(&self) -> impl Iterator<Item = f64> {
-        self.healthy_s.iter().rev().copied().filter(|took_s| self.passes(*took_s))
+        self.healthy_s
+            .iter()
+            .rev()
+            .copied()
+            .filter(|took_s| self.passes(*took_s))
     }
 
     /// Whether an iteration is slow enough to be looked at.
     pub fn is_slow(&self, took_s: f64) -> bool {
-        self.healthy_s.len() >= self.settings.min_iterations as usize
-            && !self.passes(took_s)
+        self.healthy_s.len() >= self.settings.min_iterations as usize && !self.passes(took_s)
     }
 
     fn passes(&self, took_s: f64) -> bool {
@@ -136,7 +146,10 @@ impl Localiser {
     /// Says which blocks made an iteration slow.
     pub fn judge(&mut self, took_s: f64, pipelines: &[Vec<f64>]) -> Slowdown {
         let lost_s = took_s - self.usual_s;
-        let mut found = Slowdown { lost_s, ..Slowdown::default() };
+        let mut found = Slowdown {
+            lost_s,
+            ..Slowdown::default()
+        };
         let sums: Vec<f64> = pipelines
             .iter()
             .map(|durations| durations.iter().filter(|it| it.is_finite()).sum())
@@ -231,7 +244,11 @@ impl Localiser {
     fn fill(&self, seen_s: &[f64], durations_s: &mut Vec<f64>) {
         durations_s.clear();
         durations_s.extend(seen_s.iter().enumerate().map(|(node, seen_s)| {
-            if seen_s.is_finite() { *seen_s } else { self.usual_of(node) }
+            if seen_s.is_finite() {
+                *seen_s
+            } else {
+                self.usual_of(node)
+            }
         }));
     }
 

@@ -49,25 +49,32 @@ impl Meetings {
             return;
         };
         let open = self.open.entry(group).or_default();
-        let at =
-            open.iter().position(|(other, _)| *other == number).unwrap_or_else(|| {
+        let at = open
+            .iter()
+            .position(|(other, _)| *other == number)
+            .unwrap_or_else(|| {
                 if open.len() == MAX_OPEN {
                     open.pop_front();
                 }
                 open.push_back((number, Vec::new()));
                 open.len() - 1
             });
-        let Some((_, came)) = open.get_mut(at) else { return };
+        let Some((_, came)) = open.get_mut(at) else {
+            return;
+        };
         came.push(BlockArrival { at_ns, block });
         if came.len() < size {
             return;
         }
-        let Some((_, mut came)) = open.remove(at) else { return };
+        let Some((_, mut came)) = open.remove(at) else {
+            return;
+        };
         came.sort_by_key(|arrival| arrival.at_ns);
         if let [others @ .., second, last] = &came[..] {
             let late = self.late.entry(last.block).or_default();
             late.alone_s += last.at_ns.saturating_sub(second.at_ns) as f64 * 1e-9;
-            late.others.extend(others.iter().chain([second]).map(|other| other.block.4));
+            late.others
+                .extend(others.iter().chain([second]).map(|other| other.block.4));
         }
     }
 
@@ -75,7 +82,11 @@ impl Meetings {
     /// so many seconds. `None` for who was late to it itself.
     pub(crate) fn waited_for(&self, block: &BlockKey, excess_s: f64) -> Option<u32> {
         let least_s = excess_s * MOSTLY;
-        if self.late.get(block).is_some_and(|late| late.alone_s > least_s) {
+        if self
+            .late
+            .get(block)
+            .is_some_and(|late| late.alone_s > least_s)
+        {
             return None;
         }
         let (iteration, stage, pass, microbatch, rank) = *block;

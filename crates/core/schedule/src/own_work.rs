@@ -16,7 +16,10 @@ pub(crate) struct OwnWork {
 
 impl Default for OwnWork {
     fn default() -> Self {
-        Self { part_steps: 1, ranks: BTreeMap::new() }
+        Self {
+            part_steps: 1,
+            ranks: BTreeMap::new(),
+        }
     }
 }
 

@@ -11,17 +11,19 @@ use crate::{Plan, Scheme};
 /// are nobody's message.
 fn schemes() -> impl Iterator<Item = Scheme> {
     let interleaved = (2..=8).map(|chunks| Scheme::Interleaved { chunks });
-    [Scheme::OneForwardOneBackward, Scheme::GPipe].into_iter().chain(interleaved)
+    [Scheme::OneForwardOneBackward, Scheme::GPipe]
+        .into_iter()
+        .chain(interleaved)
 }
 
 /// Schedules that have as many sends as a rank of this stage was seen to issue.
-pub(crate) fn plans(
-    stages: u32,
-    stage: u32,
-    sends: u32,
-) -> impl Iterator<Item = (Scheme, Plan)> {
+pub(crate) fn plans(stages: u32, stage: u32, sends: u32) -> impl Iterator<Item = (Scheme, Plan)> {
     schemes().filter_map(move |scheme| {
-        let chunks = if let Scheme::Interleaved { chunks } = scheme { chunks } else { 1 };
+        let chunks = if let Scheme::Interleaved { chunks } = scheme {
+            chunks
+        } else {
+            1
+        };
         let at_end = stage == 0 || stage + 1 == stages;
         // Each chunk sends forward and backward, but into the ends of the pipeline.
         let each = if at_end { 2 * chunks - 1 } else { 2 * chunks };
@@ -128,7 +130,13 @@ pub(crate) fn blocks(
             ready_ns.max(calls.begin_ns)
         };
         let layers = between(layers, opens_ns, end_ns);
-        divide(&order[at..next], layers, forward_calls, (ready_ns, end_ns), &mut seen);
+        divide(
+            &order[at..next],
+            layers,
+            forward_calls,
+            (ready_ns, end_ns),
+            &mut seen,
+        );
         // A forward pass that stands alone says how many calls one has that shares them.
         if next == at + 1 && order[at].pass == Pass::Forward {
             forward_calls = Some(layers.len());
@@ -140,11 +148,7 @@ pub(crate) fn blocks(
 
 /// The longest time between the messages that a rank exchanges between two blocks of an
 /// iteration.
-pub(crate) fn apart_ns(
-    plan: &Plan,
-    stage: usize,
-    points: &[PointToPoint],
-) -> Option<u64> {
+pub(crate) fn apart_ns(plan: &Plan, stage: usize, points: &[PointToPoint]) -> Option<u64> {
     borders(plan, stage, points)?
         .into_iter()
         .flatten()
@@ -158,19 +162,16 @@ fn at_border(borders: &[Option<Border>], at: usize) -> Option<Border> {
 
 /// The messages before each block and after the last; `None` if they are not the schedule's.
 /// As many as there are messages for.
-fn borders(
-    plan: &Plan,
-    stage: usize,
-    points: &[PointToPoint],
-) -> Option<Vec<Option<Border>>> {
+fn borders(plan: &Plan, stage: usize, points: &[PointToPoint]) -> Option<Vec<Option<Border>>> {
     let order = plan.order(stage);
     let mut borders = Vec::with_capacity(order.len() + 1);
     let mut rest = points;
     for at in 0..=order.len() {
         let before = at.checked_sub(1).map(|before| order[before]);
         let sends = before.is_some_and(|block| plan.target(stage, block).is_some());
-        let receives =
-            order.get(at).is_some_and(|block| plan.source(stage, *block).is_some());
+        let receives = order
+            .get(at)
+            .is_some_and(|block| plan.source(stage, *block).is_some());
         let expected = usize::from(sends) + usize::from(receives);
         let (taken, after) = rest.split_at(expected.min(rest.len()));
         let sent = taken.iter().filter(|point| point.sends).count();
@@ -217,10 +218,18 @@ fn divide(
         _ => layers.len(),
     };
     let cut_ns = layers.get(cut).map_or(end_ns, |call| call.at_ns);
-    seen.push(SeenBlock { ready_ns, first_ns, end_ns: cut_ns });
+    seen.push(SeenBlock {
+        ready_ns,
+        first_ns,
+        end_ns: cut_ns,
+    });
     for _ in 1..blocks.len() {
         let first_ns = Some(cut_ns).filter(|_| !layers.is_empty());
-        seen.push(SeenBlock { ready_ns: cut_ns, first_ns, end_ns });
+        seen.push(SeenBlock {
+            ready_ns: cut_ns,
+            first_ns,
+            end_ns,
+        });
     }
 }
 
@@ -259,10 +268,14 @@ pub(crate) fn between(calls: &[LaneCall], from_ns: u64, until_ns: u64) -> &[Lane
 }
 
 fn after(times_ns: &[u64], at_ns: u64) -> Option<u64> {
-    times_ns.get(times_ns.partition_point(|time_ns| *time_ns <= at_ns)).copied()
+    times_ns
+        .get(times_ns.partition_point(|time_ns| *time_ns <= at_ns))
+        .copied()
 }
 
 fn last_before(times_ns: &[u64], at_ns: u64) -> Option<u64> {
-    let place = times_ns.partition_point(|time_ns| *time_ns < at_ns).checked_sub(1)?;
+    let place = times_ns
+        .partition_point(|time_ns| *time_ns < at_ns)
+        .checked_sub(1)?;
     times_ns.get(place).copied()
 }

@@ -4,8 +4,16 @@ use model::{Pass, PipelineBlock};
 /// on each.
 #[cfg(test)]
 pub(crate) fn place(block: PipelineBlock, stage: u32, stages: u32) -> model::BlockPlace {
-    let PipelineBlock { pass, microbatch, .. } = block;
-    model::BlockPlace { pass, stage, microbatch, stages, first_rank: 0 }
+    let PipelineBlock {
+        pass, microbatch, ..
+    } = block;
+    model::BlockPlace {
+        pass,
+        stage,
+        microbatch,
+        stages,
+        first_rank: 0,
+    }
 }
 
 /// In which order each stage of a pipeline works: a schedule, as data.
@@ -53,9 +61,16 @@ impl Scheme {
     /// which microbatches go in groups of as many as there are stages; ZB-H1 in Zero Bubble
     /// Pipeline Parallelism (2024), here with weights `stage` blocks late.
     pub fn plan(self, stages: u32, microbatches: u32) -> Plan {
-        let chunks = if let Self::Interleaved { chunks } = self { chunks } else { 1 };
+        let chunks = if let Self::Interleaved { chunks } = self {
+            chunks
+        } else {
+            1
+        };
         let orders = (0..stages).map(|stage| self.order(stage, stages, microbatches));
-        Plan { stages: orders.collect(), chunks }
+        Plan {
+            stages: orders.collect(),
+            chunks,
+        }
     }
 
     /// The blocks of one stage in the order of their execution.
@@ -79,8 +94,7 @@ impl Scheme {
                 alternate(forwards, backwards, warmup)
             }
             Self::ZeroBubble => {
-                let passes =
-                    Self::OneForwardOneBackward.order(stage, stages, microbatches);
+                let passes = Self::OneForwardOneBackward.order(stage, stages, microbatches);
                 let mut order = Vec::new();
                 for done in passes {
                     order.push(done);
@@ -99,7 +113,11 @@ impl Scheme {
 
 /// A block of a stage that holds one part of the model.
 fn whole_block(pass: Pass, microbatch: u32) -> PipelineBlock {
-    PipelineBlock { pass, microbatch, chunk: 0 }
+    PipelineBlock {
+        pass,
+        microbatch,
+        chunk: 0,
+    }
 }
 
 fn all(pass: Pass, microbatches: u32) -> impl Iterator<Item = PipelineBlock> {
@@ -126,7 +144,11 @@ fn alternate(
 /// The block at a place of the interleaved order.
 fn nth_interleaved(pass: Pass, at: u32, stages: u32, chunks: u32) -> PipelineBlock {
     let chunk = at / stages % chunks;
-    let chunk = if pass == Pass::Forward { chunk } else { chunks - 1 - chunk };
+    let chunk = if pass == Pass::Forward {
+        chunk
+    } else {
+        chunks - 1 - chunk
+    };
     PipelineBlock {
         pass,
         microbatch: at / (stages * chunks) * stages + at % stages,
@@ -137,8 +159,14 @@ fn nth_interleaved(pass: Pass, at: u32, stages: u32, chunks: u32) -> PipelineBlo
 impl Plan {
     /// A schedule as it was seen: the blocks of each stage in the order of their execution.
     pub fn observed(stages: Vec<Vec<PipelineBlock>>) -> Self {
-        let chunks = stages.iter().flatten().map(|block| block.chunk.saturating_add(1));
-        Self { chunks: chunks.max().unwrap_or(1), stages }
+        let chunks = stages
+            .iter()
+            .flatten()
+            .map(|block| block.chunk.saturating_add(1));
+        Self {
+            chunks: chunks.max().unwrap_or(1),
+            stages,
+        }
     }
 
     /// Number of stages.
@@ -163,11 +191,7 @@ impl Plan {
 
     /// The stage and the block that this block's input comes from, if it is not its stage's
     /// own.
-    pub fn source(
-        &self,
-        stage: usize,
-        block: PipelineBlock,
-    ) -> Option<(usize, PipelineBlock)> {
+    pub fn source(&self, stage: usize, block: PipelineBlock) -> Option<(usize, PipelineBlock)> {
         let last = self.stages() - 1;
         let (from, chunk) = match block.pass {
             Pass::Forward if stage > 0 => (stage - 1, block.chunk),
@@ -229,8 +253,9 @@ mod tests {
             Scheme::Interleaved { chunks: 3 },
             Scheme::ZeroBubble,
         ];
-        for (scheme, stages, microbatches) in
-            schemes.into_iter().flat_map(|s| [(s, 4, 8), (s, 1, 3), (s, 3, 6), (s, 2, 2)])
+        for (scheme, stages, microbatches) in schemes
+            .into_iter()
+            .flat_map(|s| [(s, 4, 8), (s, 1, 3), (s, 3, 6), (s, 2, 2)])
         {
             let plan = scheme.plan(stages, microbatches);
             for stage in 0..stages as usize {

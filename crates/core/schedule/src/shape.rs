@@ -21,14 +21,14 @@ pub(crate) enum PipelineEnd {
 /// receives are: gradients of pipelines meet less often.
 pub(crate) fn layer_lane(lanes: &[LaneCalls], wide: &[usize]) -> Option<usize> {
     let mut candidates: Vec<usize> = (0..lanes.len())
-        .filter(|place| {
-            lanes[*place].kind == LaneKind::Collective && !wide.contains(place)
-        })
+        .filter(|place| lanes[*place].kind == LaneKind::Collective && !wide.contains(place))
         .collect();
     candidates.sort_by_key(|place| lanes[*place].calls.len());
     let points = lanes.iter().filter(|lane| lane.kind == LaneKind::Point);
     let messages: usize = points.map(|lane| lane.calls.len()).sum();
-    candidates.pop().filter(|place| lanes[*place].calls.len() > messages.max(1))
+    candidates
+        .pop()
+        .filter(|place| lanes[*place].calls.len() > messages.max(1))
 }
 
 /// Completes what was told of the layout by what is seen.
@@ -43,8 +43,10 @@ pub(crate) fn layout(
     let mut sizes = sizes.clone();
     if !sizes.is_told(Axis::Pipeline) {
         let stage = stage_of_first(ends);
-        let first =
-            ends.iter().filter(|end| **end == Some(PipelineEnd::First)).count() as u32;
+        let first = ends
+            .iter()
+            .filter(|end| **end == Some(PipelineEnd::First))
+            .count() as u32;
         // Without rank 0 nobody knows how many of the first stage are missing.
         if stage > 0 && ranks.is_multiple_of(first) && first < ranks {
             sizes.told.push((Axis::Pipeline, ranks / first));
@@ -61,14 +63,18 @@ pub(crate) fn layout(
             stride if trial.size(Axis::Pipeline) > 1 => stride,
             _ => ranks,
         };
-        sizes.told.push((Axis::Tensor, tensor(side_by_side.max(1), layers)));
+        sizes
+            .told
+            .push((Axis::Tensor, tensor(side_by_side.max(1), layers)));
     }
     Layout::new(ranks, &sizes)
 }
 
 /// How many ranks of the first stage stand side by side, from rank 0 on.
 fn stage_of_first(ends: &[Option<PipelineEnd>]) -> u32 {
-    ends.iter().take_while(|end| **end == Some(PipelineEnd::First)).count() as u32
+    ends.iter()
+        .take_while(|end| **end == Some(PipelineEnd::First))
+        .count() as u32
 }
 
 /// The size of tensor groups: the largest whose first and last rank are as close in time as
@@ -87,7 +93,9 @@ fn tensor(side_by_side: u32, layers: &[Option<&LaneCalls>]) -> u32 {
             })
             .collect();
         // The median: a few groups of a wrong size may be near by chance.
-        let Some(distance) = crate::lanes::median(&mut fits) else { continue };
+        let Some(distance) = crate::lanes::median(&mut fits) else {
+            continue;
+        };
         let limit = *nearest.get_or_insert(distance);
         if distance == u64::MAX || distance > limit.saturating_mul(APART) {
             break;

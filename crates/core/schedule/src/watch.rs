@@ -139,9 +139,16 @@ impl Watch {
     /// # Units
     /// `at_ns` is a clock that the group's members share.
     pub fn meet(&mut self, rank: u32, group: u32, number: u64, at_ns: u64) {
-        let Some(seen) = self.ranks.get(&rank) else { return };
+        let Some(seen) = self.ranks.get(&rank) else {
+            return;
+        };
         if let Some((place, _)) = seen.open {
-            let BlockPlace { stage, pass, microbatch, .. } = place;
+            let BlockPlace {
+                stage,
+                pass,
+                microbatch,
+                ..
+            } = place;
             let block = (seen.current.number, stage, pass, microbatch, rank);
             self.meetings.enter(group, number, at_ns, block);
         }
@@ -162,13 +169,7 @@ impl Watch {
     }
 
     /// It ends the block.
-    pub fn end(
-        &mut self,
-        rank: u32,
-        step: u32,
-        at_ns: u64,
-        place: BlockPlace,
-    ) -> Option<HeldUp> {
+    pub fn end(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Option<HeldUp> {
         let seen = self.ranks.get_mut(&rank)?;
         let (begun, began_ns) = seen.open.take()?;
         if begun != place || seen.current.blocks.len() >= MAX_BLOCKS {
@@ -178,7 +179,11 @@ impl Watch {
         self.work.add(rank, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
         seen.owes = seen.sends;
-        seen.current.blocks.push(Done { place, began_ns, ended_ns: at_ns });
+        seen.current.blocks.push(Done {
+            place,
+            began_ns,
+            ended_ns: at_ns,
+        });
         if seen.current.blocks.len() != seen.usual_blocks {
             return None;
         }
@@ -190,9 +195,10 @@ impl Watch {
     /// schedule is known and all its ranks were seen.
     pub fn standing(&self) -> Vec<Standstill> {
         let mut found = Vec::new();
-        let at_work = self.ranks.values().any(|seen| {
-            seen.receives || seen.open.is_some() || !seen.current.blocks.is_empty()
-        });
+        let at_work = self
+            .ranks
+            .values()
+            .any(|seen| seen.receives || seen.open.is_some() || !seen.current.blocks.is_empty());
         if !at_work {
             // Between two iterations, or after the last.
             return found;
@@ -214,20 +220,32 @@ impl Watch {
             };
             let mut finished = vec![false; graph.nodes()];
             for (at, rank) in ranks.iter().enumerate() {
-                let Some(seen) = self.ranks.get(rank) else { continue };
+                let Some(seen) = self.ranks.get(rank) else {
+                    continue;
+                };
                 // A rank that is on with the next iteration is done with all of this one.
                 let done = if seen.iterations > number {
                     usize::MAX
                 } else {
                     seen.current.blocks.len()
                 };
-                graph.nodes_of(at).take(done).for_each(|node| finished[node] = true);
+                graph
+                    .nodes_of(at)
+                    .take(done)
+                    .for_each(|node| finished[node] = true);
             }
             for (at, rank) in ranks.iter().enumerate() {
-                let Some(seen) = self.ranks.get(rank) else { continue };
+                let Some(seen) = self.ranks.get(rank) else {
+                    continue;
+                };
                 if let Some((node, state)) = seen.standing(graph, at, &finished) {
                     let (stage, block) = graph.block(node);
-                    found.push(Standstill { rank: *rank, stage, block, state });
+                    found.push(Standstill {
+                        rank: *rank,
+                        stage,
+                        block,
+                        state,
+                    });
                 }
             }
         }
@@ -240,8 +258,11 @@ impl Watch {
     /// # Units
     /// Seconds.
     pub fn own_work(&self, rank: u32, steps: &RangeInclusive<u64>) -> Option<Worked> {
-        let pipelines: Vec<Vec<u32>> =
-            self.pipelines().into_iter().map(|pipeline| pipeline.ranks).collect();
+        let pipelines: Vec<Vec<u32>> = self
+            .pipelines()
+            .into_iter()
+            .map(|pipeline| pipeline.ranks)
+            .collect();
         let ranks = pipelines.iter().find(|ranks| ranks.contains(&rank))?;
         let place = ranks.iter().position(|other| *other == rank)?;
         let mut copies_s: Vec<f64> = pipelines
@@ -265,13 +286,14 @@ impl Watch {
         for (rank, seen) in &self.ranks {
             // Of the iteration under way not all blocks are there yet.
             let last = seen.done.back().unwrap_or(&seen.current);
-            let Some(place) = last.blocks.iter().map(|done| done.place.stage).min()
-            else {
+            let Some(place) = last.blocks.iter().map(|done| done.place.stage).min() else {
                 continue;
             };
             let pipeline = by_first.entry(seen.first_rank).or_default();
             pipeline.places.insert(place, *rank);
-            pipeline.seen.extend(last.blocks.iter().map(|done| done.place.stage));
+            pipeline
+                .seen
+                .extend(last.blocks.iter().map(|done| done.place.stage));
             pipeline.stages = seen.stages;
         }
         by_first
@@ -318,13 +340,15 @@ impl Watch {
         self.meetings.pass(next);
         for seen in self.ranks.values_mut() {
             // The last one stays: it says who stands where.
-            while seen.done.len() > 1
-                && seen.done.front().is_some_and(|done| done.number < next)
-            {
+            while seen.done.len() > 1 && seen.done.front().is_some_and(|done| done.number < next) {
                 seen.done.pop_front();
             }
         }
-        self.behind = self.ranks.values().filter(|seen| seen.iterations <= next).count();
+        self.behind = self
+            .ranks
+            .values()
+            .filter(|seen| seen.iterations <= next)
+            .count();
     }
 
     fn judge(&mut self, number: u64, pipelines: &[PipelineRanks]) -> Option<HeldUp> {
@@ -334,7 +358,12 @@ impl Watch {
                 let seen = self.ranks.get(&rank)?;
                 seen.done.iter().find(|done| done.number == number)
             },
-            |rank, stage, PipelineBlock { pass, microbatch, .. }, excess_s| {
+            |rank,
+             stage,
+             PipelineBlock {
+                 pass, microbatch, ..
+             },
+             excess_s| {
                 let block = (number, stage, pass, microbatch, rank);
                 self.meetings.waited_for(&block, excess_s)
             },
@@ -378,8 +407,12 @@ impl RankBlocks {
         self.usual_blocks = self.current.blocks.len();
         let number = self.current.number;
         self.iterations += 1;
-        let next = RankIteration { number: self.iterations, ..RankIteration::default() };
-        self.done.push_back(std::mem::replace(&mut self.current, next));
+        let next = RankIteration {
+            number: self.iterations,
+            ..RankIteration::default()
+        };
+        self.done
+            .push_back(std::mem::replace(&mut self.current, next));
         if self.done.len() > WAITING {
             self.done.pop_front();
         }

@@ -134,7 +134,10 @@ pub struct Aligner {
 impl Aligner {
     /// An aligner without ranks.
     pub fn new(settings: WindowSettings) -> Self {
-        Self { settings, ..Self::default() }
+        Self {
+            settings,
+            ..Self::default()
+        }
     }
 
     /// Announces a rank: no step is settled without it until it delivers or leaves.
@@ -143,7 +146,10 @@ impl Aligner {
     /// stage; `None` if nothing is known.
     pub fn expect(&mut self, rank: u32, role: Option<String>) {
         let is_new = !self.expected.contains_key(&rank);
-        let changed = self.expected.get(&rank).is_some_and(|known| known.role != role);
+        let changed = self
+            .expected
+            .get(&rank)
+            .is_some_and(|known| known.role != role);
         if (is_new && self.settled_any()) || changed {
             self.close();
         }
@@ -158,12 +164,7 @@ impl Aligner {
 
     /// Announces a rank that is one of `host_ranks`: those beside it are taken to have its role
     /// until they say otherwise.
-    pub fn expect_host(
-        &mut self,
-        rank: u32,
-        host_ranks: Range<u32>,
-        role: Option<String>,
-    ) {
+    pub fn expect_host(&mut self, rank: u32, host_ranks: Range<u32>, role: Option<String>) {
         let room = MAX_NEIGHBOURS.saturating_sub(self.ranks());
         let is_new = |peer: &u32| *peer != rank && !self.expects(*peer);
         let peers = host_ranks.take(MAX_NEIGHBOURS).filter(is_new).take(room);
@@ -209,7 +210,10 @@ impl Aligner {
         let expected = self.expected.entry(rank).or_default();
         expected.next = expected.next.max(step.step.saturating_add(1));
         self.unseen.remove(&rank);
-        if self.settled_until().is_some_and(|settled| step.step <= settled) {
+        if self
+            .settled_until()
+            .is_some_and(|settled| step.step <= settled)
+        {
             return;
         }
         if self.is_left_out(step.step) {
@@ -220,7 +224,10 @@ impl Aligner {
         let pending = self
             .pending
             .entry(step.step)
-            .or_insert_with(|| PendingStep { start, ranks: BTreeMap::new() });
+            .or_insert_with(|| PendingStep {
+                start,
+                ranks: BTreeMap::new(),
+            });
         pending.start = pending.start.min(start);
         pending.ranks.insert(rank, step);
         self.settle();
@@ -250,20 +257,28 @@ impl Aligner {
 
     /// Whether a step is left out.
     pub fn is_left_out(&self, step: u32) -> bool {
-        self.left_out.as_ref().is_some_and(|steps| steps.contains(&step))
+        self.left_out
+            .as_ref()
+            .is_some_and(|steps| steps.contains(&step))
     }
 
     /// Settles what is there and closes the last window.
     pub fn finish(&mut self) {
         while let Some((step, pending)) = self.pending.pop_first() {
-            self.on_settled(JobStep { step, ranks: pending.ranks });
+            self.on_settled(JobStep {
+                step,
+                ranks: pending.ranks,
+            });
         }
         self.close();
     }
 
     /// The windows that were closed since the last call.
     pub fn take_windows(&mut self) -> Vec<Window> {
-        self.take_timed_windows().into_iter().map(|(window, _)| window).collect()
+        self.take_timed_windows()
+            .into_iter()
+            .map(|(window, _)| window)
+            .collect()
     }
 
     /// The same, and when the first rank began and the last one ended their steps.
@@ -282,7 +297,10 @@ impl Aligner {
     }
 
     fn settled_until(&self) -> Option<u32> {
-        self.open.last().or(self.previous.as_ref()).map(|settled| settled.step)
+        self.open
+            .last()
+            .or(self.previous.as_ref())
+            .map(|settled| settled.step)
     }
 
     fn settled_any(&self) -> bool {
@@ -309,19 +327,22 @@ impl Aligner {
         while let Some((&step, pending)) = self.pending.first_key_value() {
             // Ranks before the one it waited for have nothing left to deliver of it.
             let from = self.waits_for.filter(|(waiting, _)| *waiting == step);
-            let missing = self.expected.range(from.map_or(0, |(_, rank)| rank)..).find(
-                |(rank, expected)| {
-                    let delivered =
-                        pending.ranks.contains_key(rank) || expected.next > step;
+            let missing = self
+                .expected
+                .range(from.map_or(0, |(_, rank)| rank)..)
+                .find(|(rank, expected)| {
+                    let delivered = pending.ranks.contains_key(rank) || expected.next > step;
                     !delivered && !expected.gone
-                },
-            );
+                });
             self.waits_for = missing.map(|(rank, _)| (step, *rank));
             if self.waits_for.is_some() && self.pending.len() <= MAX_PENDING_STEPS {
                 return;
             }
             if let Some((step, pending)) = self.pending.pop_first() {
-                self.on_settled(JobStep { step, ranks: pending.ranks });
+                self.on_settled(JobStep {
+                    step,
+                    ranks: pending.ranks,
+                });
             }
         }
     }
@@ -358,15 +379,19 @@ impl Aligner {
 
     /// Closes the window before its last steps if they all show the same new signature.
     fn close_before_change(&mut self) {
-        let Some(kept) =
-            self.open.len().checked_sub(CHANGE_STEPS).filter(|kept| *kept > 0)
+        let Some(kept) = self
+            .open
+            .len()
+            .checked_sub(CHANGE_STEPS)
+            .filter(|kept| *kept > 0)
         else {
             return;
         };
         let mut recent = self.open[kept..].iter().map(signature);
-        let Some(Some(new)) = recent.next() else { return };
-        if self.regular.contains(&new) || !recent.all(|signature| signature == Some(new))
-        {
+        let Some(Some(new)) = recent.next() else {
+            return;
+        };
+        if self.regular.contains(&new) || !recent.all(|signature| signature == Some(new)) {
             return;
         }
         let changed = self.open.split_off(kept);
@@ -382,8 +407,9 @@ impl Aligner {
         }
         let first = self.open.first().and_then(JobStep::start);
         let last = self.open.last().and_then(JobStep::start);
-        let span_s =
-            first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
+        let span_s = first
+            .zip(last)
+            .map_or(0.0, |(first, last)| last.seconds_since(first));
         // Of a loop that trains two networks in turn each window must have as many steps of both.
         let whole_iterations = steps.is_multiple_of(self.learner.cycle().len().max(1));
         let is_long = steps >= self.settings.steps && span_s >= self.settings.min_s;
@@ -408,7 +434,8 @@ impl Aligner {
                 self.settings.published_cut,
             );
             let span = span(&steps);
-            self.closed.extend(windows.into_iter().map(|window| (window, span.clone())));
+            self.closed
+                .extend(windows.into_iter().map(|window| (window, span.clone())));
         }
         // A cut may lie in the step before: the next window needs its last segments.
         self.previous = steps.into_iter().next_back().or(self.previous.take());
@@ -416,7 +443,11 @@ impl Aligner {
 }
 
 fn span(steps: &[JobStep]) -> Range<RankNs> {
-    let begun = steps.iter().filter_map(JobStep::start).min().unwrap_or_default();
+    let begun = steps
+        .iter()
+        .filter_map(JobStep::start)
+        .min()
+        .unwrap_or_default();
     let ended = steps
         .iter()
         .flat_map(|step| step.ranks.values())
@@ -433,13 +464,19 @@ fn signature(step: &JobStep) -> Option<u64> {
     for rank in step.ranks.values() {
         *votes.entry(rank_signature(rank)).or_default() += 1;
     }
-    votes.into_iter().max_by_key(|(_, count)| *count).map(|(signature, _)| signature)
+    votes
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map(|(signature, _)| signature)
 }
 
 fn rank_signature(step: &RankStep) -> u64 {
     let mut parts: BTreeSet<(StageId, bool)> = BTreeSet::new();
     for segment in &step.segments {
-        parts.insert((segment.stage, matches!(segment.ending, Ending::Issue { .. })));
+        parts.insert((
+            segment.stage,
+            matches!(segment.ending, Ending::Issue { .. }),
+        ));
     }
     // FNV-1a: stable from run to run, unlike the standard hasher.
     parts

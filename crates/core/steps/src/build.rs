@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, Meeting, RankNs,
-    RankStep, Segment, StageId, Sync, Window,
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, Meeting, RankNs, RankStep,
+    Segment, StageId, Sync, Window,
 };
 
 use crate::align::JobStep;
@@ -46,10 +46,7 @@ impl<'steps> RankRow<'steps> {
     }
 
     /// The segments with their seconds.
-    pub(crate) fn cells(
-        self,
-        issues: Issues,
-    ) -> impl Iterator<Item = (&'steps Segment, f64)> {
+    pub(crate) fn cells(self, issues: Issues) -> impl Iterator<Item = (&'steps Segment, f64)> {
         let mut from = self.start;
         self.segments(issues).map(move |segment| {
             let seconds = segment.end.seconds_since(from);
@@ -82,7 +79,11 @@ pub(crate) fn build_windows(
         .filter_map(|ranks| {
             let group_share = ranks.len() as f64 / roles.len() as f64;
             let window = build(previous, steps, &ranks, published_cut)?;
-            Some(Window { unseen_ranks, group_share, ..window })
+            Some(Window {
+                unseen_ranks,
+                group_share,
+                ..window
+            })
         })
         .collect()
 }
@@ -102,7 +103,12 @@ fn build(
     let (mut ranks, mut missing_ranks) = (Vec::new(), Vec::new());
     for (rank, delivered) in expected.iter().zip(delivered) {
         let is_there = delivered * 2 > steps.len();
-        if is_there { &mut ranks } else { &mut missing_ranks }.push(*rank);
+        if is_there {
+            &mut ranks
+        } else {
+            &mut missing_ranks
+        }
+        .push(*rank);
     }
     let (cut, meeting, runs_ahead) = if published_cut {
         (Cut::Data, Meeting::Issued, false)
@@ -110,7 +116,12 @@ fn build(
         choose_cut(previous, steps, &ranks)
     };
     let window = build_cut(previous, steps, &ranks, cut)?;
-    Some(Window { meeting, runs_ahead, missing_ranks, ..window })
+    Some(Window {
+        meeting,
+        runs_ahead,
+        missing_ranks,
+        ..window
+    })
 }
 
 /// The window of ranks that delivered most of its steps, cut in one place.
@@ -174,12 +185,17 @@ pub(crate) fn build_cut(
     if previous.is_none() && cut != Cut::Data {
         window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
     }
-    if steps.last().is_some_and(|step| step.ranks.values().any(|rank| !rank.complete)) {
+    if steps
+        .last()
+        .is_some_and(|step| step.ranks.values().any(|rank| !rank.complete))
+    {
         window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
     }
     window.blocks = blocks.0;
-    let overlap_s =
-        steps.iter().flat_map(|step| step.ranks.values()).map(|rank| rank.overlap_s);
+    let overlap_s = steps
+        .iter()
+        .flat_map(|step| step.ranks.values())
+        .map(|rank| rank.overlap_s);
     window.closure = closure(&window, overlap_s.sum());
     Some(window)
 }
@@ -193,7 +209,9 @@ fn pieces<'steps>(
     let mut delivered = step.ranks.iter().peekable();
     ranks.iter().map(move |rank| {
         while delivered.next_if(|(other, _)| *other < rank).is_some() {}
-        delivered.next_if(|(other, _)| *other == rank).map(|(_, piece)| piece)
+        delivered
+            .next_if(|(other, _)| *other == rank)
+            .map(|(_, piece)| piece)
     })
 }
 
@@ -207,9 +225,14 @@ pub(crate) fn rank_rows<'steps>(
     let Cut::After(kind) = cut else {
         return pieces(step, ranks)
             .map(|piece| {
-                let RankStep { start, segments, .. } =
-                    piece.filter(|piece| piece.complete)?;
-                Some(RankRow { start: *start, carried: &[], segments })
+                let RankStep {
+                    start, segments, ..
+                } = piece.filter(|piece| piece.complete)?;
+                Some(RankRow {
+                    start: *start,
+                    carried: &[],
+                    segments,
+                })
             })
             .collect();
     };
@@ -221,14 +244,21 @@ pub(crate) fn rank_rows<'steps>(
             let (ended, carried) = before.segments.split_at(last_end(before, kind)? + 1);
             // The step itself need not be whole: what follows the cut is the next row's.
             let segments = &piece.segments[..=last_end(piece, kind)?];
-            Some(RankRow { start: ended.last()?.end, carried, segments })
+            Some(RankRow {
+                start: ended.last()?.end,
+                carried,
+                segments,
+            })
         })
         .collect()
 }
 
 /// The last segment that ends with a mark of this kind.
 fn last_end(piece: &RankStep, kind: MarkKind) -> Option<usize> {
-    piece.segments.iter().rposition(|segment| segment.ending == Ending::Mark(kind))
+    piece
+        .segments
+        .iter()
+        .rposition(|segment| segment.ending == Ending::Mark(kind))
 }
 
 pub(crate) enum Agreement {
@@ -248,10 +278,13 @@ pub(crate) fn agree(rows: &[RankRow<'_>]) -> Agreement {
 }
 
 fn are_same(rows: &[RankRow<'_>], issues: Issues) -> bool {
-    let Some(first) = rows.first() else { return true };
+    let Some(first) = rows.first() else {
+        return true;
+    };
     // Kept, instead of worked out anew beside each of many ranks.
     let first: Vec<Boundary> = first.boundaries(issues).collect();
-    rows.iter().all(|row| row.boundaries(issues).eq(first.iter().cloned()))
+    rows.iter()
+        .all(|row| row.boundaries(issues).eq(first.iter().cloned()))
 }
 
 /// Blocks of a window under construction.
@@ -285,32 +318,45 @@ impl WindowBlocks {
             }
             groups
         });
-        let carried = first.carried.iter().filter(|segment| issues.counts(segment));
+        let carried = first
+            .carried
+            .iter()
+            .filter(|segment| issues.counts(segment));
         self.push(step, boundaries, groups, values, carried.count());
     }
 
     /// Adds a row of ranks that went through different segments: sums by stage, in the
     /// order of the rank with the fewest segments.
     fn add_by_stage(&mut self, step: u64, rows: &[RankRow<'_>]) {
-        let Some(plainest) =
-            rows.iter().min_by_key(|row| row.carried.len() + row.segments.len())
+        let Some(plainest) = rows
+            .iter()
+            .min_by_key(|row| row.carried.len() + row.segments.len())
         else {
             return;
         };
         let mut order: Vec<&Segment> = Vec::new();
-        for segment in
-            [plainest].into_iter().chain(rows).flat_map(|row| row.segments(Issues::Kept))
+        for segment in [plainest]
+            .into_iter()
+            .chain(rows)
+            .flat_map(|row| row.segments(Issues::Kept))
         {
             if !order.iter().any(|known| known.stage == segment.stage) {
                 order.push(segment);
             }
         }
         // Stages only some ranks have go first: what follows the cut is theirs alone.
-        let plain: BTreeSet<StageId> =
-            plainest.segments(Issues::Kept).map(|segment| segment.stage).collect();
+        let plain: BTreeSet<StageId> = plainest
+            .segments(Issues::Kept)
+            .map(|segment| segment.stage)
+            .collect();
         order.sort_by_key(|segment| plain.contains(&segment.stage));
-        let boundaries =
-            order.iter().map(|s| Boundary { sync: Sync::None, ..boundary(s) }).collect();
+        let boundaries = order
+            .iter()
+            .map(|s| Boundary {
+                sync: Sync::None,
+                ..boundary(s)
+            })
+            .collect();
         let mut values = Vec::with_capacity(order.len() * rows.len());
         for known in &order {
             for row in rows {
@@ -361,7 +407,12 @@ fn boundary(segment: &Segment) -> Boundary {
         Ending::Issue { op, .. } => (Ending::Issue { op, group: 0 }, Sync::Issue(op)),
         mark @ Ending::Mark(_) => (mark, Sync::None),
     };
-    Boundary { stage: segment.stage, after: segment.after, ending, sync }
+    Boundary {
+        stage: segment.stage,
+        after: segment.after,
+        ending,
+        sync,
+    }
 }
 
 fn issue_group(segment: &Segment) -> u32 {
@@ -379,22 +430,35 @@ fn closure(window: &Window, overlap_s: f64) -> Closure {
             for (durations, boundary) in stages {
                 let seconds: f64 = durations.iter().sum();
                 wall_s += seconds;
-                residual_s +=
-                    if boundary.stage == StageId::OTHER { seconds } else { 0.0 };
+                residual_s += if boundary.stage == StageId::OTHER {
+                    seconds
+                } else {
+                    0.0
+                };
             }
         }
     }
     if wall_s > 0.0 {
-        Closure { residual_share: residual_s / wall_s, overlap_share: overlap_s / wall_s }
+        Closure {
+            residual_share: residual_s / wall_s,
+            overlap_share: overlap_s / wall_s,
+        }
     } else {
-        Closure { residual_share: 0.0, overlap_share: 0.0 }
+        Closure {
+            residual_share: 0.0,
+            overlap_share: 0.0,
+        }
     }
 }
 
 fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
     let mut events = DeviceEvents::default();
     for piece in steps.iter().flat_map(|step| pieces(step, ranks).flatten()) {
-        for sample in piece.side.iter().filter(|s| s.channel == StageId::FORWARD_EVENT) {
+        for sample in piece
+            .side
+            .iter()
+            .filter(|s| s.channel == StageId::FORWARD_EVENT)
+        {
             events.enabled = true;
             match sample.seconds {
                 Some(seconds) => events.ready_s.push(seconds),

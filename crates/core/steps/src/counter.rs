@@ -78,9 +78,7 @@ impl StepCounter {
 
 #[cfg(test)]
 mod tests {
-    use model::MarkKind::{
-        BackwardBegin as B, DataBegin as D, OptimizerEnd as O, StepBegin as S,
-    };
+    use model::MarkKind::{BackwardBegin as B, DataBegin as D, OptimizerEnd as O, StepBegin as S};
 
     use super::*;
 
@@ -129,7 +127,10 @@ mod tests {
 
     #[test]
     fn explicit_steps_override_the_hooks() {
-        assert_eq!(steps(&[S, D, B, O, D, B, O, S, B]), [0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(
+            steps(&[S, D, B, O, D, B, O, S, B]),
+            [0, 0, 0, 0, 0, 0, 0, 1, 1]
+        );
         // What was trained before the first one is a step of its own.
         assert_eq!(steps(&[D, B, O, S, D, B, O, S]), [0, 0, 0, 1, 1, 1, 1, 2]);
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, RankNs,
-    RankStep, ReadBacks, StageId,
+    BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, RankNs, RankStep,
+    ReadBacks, StageId,
 };
 
 use crate::Segmenter;
@@ -90,7 +90,10 @@ struct RunAhead {
 impl RunAhead {
     fn or_further(self, other: Self) -> Self {
         let least_s = self.least_s.max(other.least_s);
-        Self { least_s, most_s: self.most_s.max(other.most_s) }
+        Self {
+            least_s,
+            most_s: self.most_s.max(other.most_s),
+        }
     }
 }
 
@@ -137,10 +140,12 @@ impl SampledStep {
     fn ahead_s(&self, cut: Cut) -> [f64; 2] {
         let RunAhead { least_s, most_s } = self.begins_ahead;
         let [device_s, host_s] = [StepClock::Device, StepClock::Host].map(|clock| {
-            let RankStep { start, segments, .. } = self.on(clock);
-            let last = segments.iter().rfind(
-                |it| matches!(cut, Cut::After(kind) if it.ending == Ending::Mark(kind)),
-            );
+            let RankStep {
+                start, segments, ..
+            } = self.on(clock);
+            let last = segments
+                .iter()
+                .rfind(|it| matches!(cut, Cut::After(kind) if it.ending == Ending::Mark(kind)));
             last.map_or(0.0, |last| last.end.seconds_since(*start))
         });
         // While the host gets on more slowly than its device, that catches up with it.
@@ -181,10 +186,18 @@ impl RankDeviceMarks {
     /// Takes the next time, told by `mark`; `stage` is the job-wide id behind the name that the
     /// device reached, where it reached one. Returns what the run told that it ends.
     fn push(&mut self, mark: &Mark, time: &DeviceTime, stage: StageId) -> RunTimes {
-        let DeviceTime { reached, made_at, device_ns, first_step, place } = *time;
+        let DeviceTime {
+            reached,
+            made_at,
+            device_ns,
+            first_step,
+            place,
+        } = *time;
         if self.run.first_step != Some(first_step) {
-            self.run =
-                SampledRun { first_step: Some(first_step), ..SampledRun::default() };
+            self.run = SampledRun {
+                first_step: Some(first_step),
+                ..SampledRun::default()
+            };
         }
         let run = &mut self.run;
         run.broken |= place != run.points.len() as u64 || run.points.len() >= MAX_MARKS;
@@ -202,8 +215,17 @@ impl RankDeviceMarks {
         let seen_ns = i128::from(mark.at.0) - i128::from(device_ns);
         run.seen_ns = Some(run.seen_ns.map_or(seen_ns, |known| known.min(seen_ns)));
         let device = RankNs(device_ns);
-        let mark = Mark { at: device, event, ..*mark };
-        run.points.push(DevicePoint { mark, stage, host: made_at, device });
+        let mark = Mark {
+            at: device,
+            event,
+            ..*mark
+        };
+        run.points.push(DevicePoint {
+            mark,
+            stage,
+            host: made_at,
+            device,
+        });
         RunTimes::default()
     }
 }
@@ -257,7 +279,13 @@ impl SampledRun {
                 .iter_mut()
                 .zip(&*clocks)
                 .filter_map(|(segmenter, at)| {
-                    segmenter.push(&Mark { at: RankNs(*at), ..point.mark }, point.stage)
+                    segmenter.push(
+                        &Mark {
+                            at: RankNs(*at),
+                            ..point.mark
+                        },
+                        point.stage,
+                    )
                 })
                 .collect();
             // The same marks on each clock: all end a step here, or none does.
@@ -265,7 +293,12 @@ impl SampledRun {
                 let furthest = std::mem::take(&mut furthest);
                 let begins_ahead = std::mem::replace(&mut begins_ahead, ahead);
                 let read_backs = reads.take(&on[0]);
-                steps.push(SampledStep { on, begins_ahead, furthest, read_backs });
+                steps.push(SampledStep {
+                    on,
+                    begins_ahead,
+                    furthest,
+                    read_backs,
+                });
             }
         }
         RunTimes { steps, blocks }
@@ -347,7 +380,9 @@ impl Reads {
         let mut read_backs = std::mem::take(&mut self.read_backs);
         for at in self.at.drain(..) {
             let of_read = step.segments.iter().find(|segment| segment.end > at);
-            read_backs.stages.extend(of_read.map(|segment| segment.stage));
+            read_backs
+                .stages
+                .extend(of_read.map(|segment| segment.stage));
         }
         let end = step.segments.last().map_or(step.start, |last| last.end);
         (read_backs.steps, read_backs.step_s) = (1, end.seconds_since(step.start));
@@ -384,7 +419,10 @@ impl DeviceClock {
         let RunTimes { steps, blocks } =
             self.ranks.entry(rank).or_default().push(mark, time, stage);
         for step in steps {
-            self.steps.entry(step.device().step).or_default().insert(rank, step);
+            self.steps
+                .entry(step.device().step)
+                .or_default()
+                .insert(rank, step);
         }
         while self.steps.len() > MAX_STEPS {
             self.steps.pop_first();
@@ -402,7 +440,10 @@ impl DeviceClock {
             .map(|(step, _)| *step)
             .collect();
         // Of a step without the one before it nobody knows what was carried into it.
-        let rows = numbers.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+        let rows = numbers
+            .windows(2)
+            .filter(|pair| pair[0] + 1 == pair[1])
+            .count();
         if rows < MIN_ROWS {
             return None;
         }
@@ -410,8 +451,9 @@ impl DeviceClock {
             .iter()
             .filter_map(|step| {
                 let all = self.steps.get_mut(step)?;
-                let taken =
-                    ranks.iter().filter_map(|rank| Some((*rank, all.remove(rank)?)));
+                let taken = ranks
+                    .iter()
+                    .filter_map(|rank| Some((*rank, all.remove(rank)?)));
                 Some((*step, taken.collect()))
             })
             .collect();
@@ -428,8 +470,7 @@ impl DeviceClock {
             for step in &block.steps {
                 // A row begins at the cut, which may lie in the step before.
                 let begins_in = step - u64::from(cut != Cut::Data);
-                let at = sampled
-                    .binary_search_by_key(&begins_in, |(step, _)| u64::from(*step));
+                let at = sampled.binary_search_by_key(&begins_in, |(step, _)| u64::from(*step));
                 if let Ok(at) = at {
                     of_block.extend(sampled[at].1.values().map(|it| it.ahead_s(cut)));
                 }
@@ -440,12 +481,7 @@ impl DeviceClock {
             took_s: durations_s(&sampled, StepClock::Host, ranks, cut)?,
             read_s: durations_s(&sampled, StepClock::Reading, ranks, cut)?,
             after_read_s: durations_s(&sampled, StepClock::AfterRead, ranks, cut)?,
-            device_before_read_s: durations_s(
-                &sampled,
-                StepClock::BeforeRead,
-                ranks,
-                cut,
-            )?,
+            device_before_read_s: durations_s(&sampled, StepClock::BeforeRead, ranks, cut)?,
             ahead_s,
         };
         let (mut least_s, mut most_s) = (Vec::new(), Vec::new());
@@ -456,18 +492,8 @@ impl DeviceClock {
             read_backs += &step.read_backs;
         }
         Some(DeviceWindow {
-            host_bound_least_s: durations_s(
-                &sampled,
-                StepClock::HostBoundLeast,
-                ranks,
-                cut,
-            )?,
-            host_bound_most_s: durations_s(
-                &sampled,
-                StepClock::HostBoundMost,
-                ranks,
-                cut,
-            )?,
+            host_bound_least_s: durations_s(&sampled, StepClock::HostBoundLeast, ranks, cut)?,
+            host_bound_most_s: durations_s(&sampled, StepClock::HostBoundMost, ranks, cut)?,
             host,
             run_ahead_s: model::median(&mut least_s).unwrap_or(0.0),
             run_ahead_most_s: model::median(&mut most_s).unwrap_or(0.0),
@@ -486,7 +512,10 @@ fn plane(sampled: &SampledSteps, clock: StepClock) -> Vec<JobStep> {
         .iter()
         .map(|(step, ranks)| JobStep {
             step: *step,
-            ranks: ranks.iter().map(|(rank, it)| (*rank, it.on(clock).clone())).collect(),
+            ranks: ranks
+                .iter()
+                .map(|(rank, it)| (*rank, it.on(clock).clone()))
+                .collect(),
         })
         .collect()
 }
@@ -499,7 +528,13 @@ fn durations_s(
     cut: Cut,
 ) -> Option<Vec<Vec<f64>>> {
     let window = build_cut(None, &plane(sampled, clock), ranks, cut)?;
-    Some(window.blocks.into_iter().map(|block| block.durations_s).collect())
+    Some(
+        window
+            .blocks
+            .into_iter()
+            .map(|block| block.durations_s)
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -531,20 +566,32 @@ mod tests {
                     first_step: 0,
                     place: place as u64,
                 };
-                (Mark { at: RankNs(at(place) + seen_ms * MS), ..mark }, time)
+                (
+                    Mark {
+                        at: RankNs(at(place) + seen_ms * MS),
+                        ..mark
+                    },
+                    time,
+                )
             })
             .collect();
         let (mark, time) = times[0];
         let (reached, place) = (DeviceReached::END, times.len() as u64);
-        times.push((mark, DeviceTime { reached, place, ..time }));
+        times.push((
+            mark,
+            DeviceTime {
+                reached,
+                place,
+                ..time
+            },
+        ));
         times
     }
 
     fn steps_of(times: &[(Mark, DeviceTime)]) -> Vec<SampledStep> {
         let mut of_rank = RankDeviceMarks::default();
-        let steps = |(mark, time): &(Mark, DeviceTime)| {
-            of_rank.push(mark, time, StageId::OTHER).steps
-        };
+        let steps =
+            |(mark, time): &(Mark, DeviceTime)| of_rank.push(mark, time, StageId::OTHER).steps;
         times.iter().flat_map(steps).collect()
     }
 
@@ -582,7 +629,10 @@ mod tests {
             panic!("a step")
         };
         // It launched the forward pass within 1 ms, and the backward pass meanwhile.
-        assert_eq!(segments_ms(step.on(StepClock::HostBoundMost)), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            segments_ms(step.on(StepClock::HostBoundMost)),
+            [1, 1, 0, 0, 0, 0, 0]
+        );
         assert_eq!(
             segments_ms(step.on(StepClock::HostBoundLeast)),
             [1, 1, 0, 0, 0, 0, 0]
@@ -593,7 +643,9 @@ mod tests {
     fn a_device_that_waits_for_its_host_is_held_up_all_the_time() {
         let text = "D0 D1+60 B0+5 K B1 O0 O1 D0";
         let waits = device_marks(text, 0, |_, host_ms| host_ms);
-        let [step] = &steps_of(&waits)[..] else { panic!("a step") };
+        let [step] = &steps_of(&waits)[..] else {
+            panic!("a step")
+        };
         assert_eq!(segments_ms(step.device()), [60, 5, 1, 1, 1, 1, 1]);
         assert_eq!(
             segments_ms(step.on(StepClock::HostBoundLeast)),
@@ -605,7 +657,9 @@ mod tests {
     fn what_nobody_looked_at_in_time_is_known_between_two_bounds() {
         // The host never waits, and looks 30 ms late: was the device behind, or not looked at?
         let late = device_marks(STEP, 30, |place, host_ms| busy(place, host_ms) + 30);
-        let [step] = &steps_of(&late)[..] else { panic!("a step") };
+        let [step] = &steps_of(&late)[..] else {
+            panic!("a step")
+        };
         assert_eq!(segments_ms(step.on(StepClock::HostBoundMost))[1], 1);
         assert_eq!(segments_ms(step.on(StepClock::HostBoundLeast))[1], 0);
     }
@@ -618,8 +672,7 @@ mod tests {
         let [step] = &steps_of(&device_marks(text, 0, done))[..] else {
             panic!("a step")
         };
-        let [(line, read_back)] = step.read_backs.lines.iter().collect::<Vec<_>>()[..]
-        else {
+        let [(line, read_back)] = step.read_backs.lines.iter().collect::<Vec<_>>()[..] else {
             panic!("a line")
         };
         assert_eq!((*line, read_back.count), (StageId::OTHER, 1));
@@ -672,10 +725,7 @@ mod tests {
         assert!((0.35..0.65).contains(&share(0..FIRST_STEPS)));
         let later = share(FIRST_STEPS..FIRST_STEPS + 100_000);
         assert!((0.09..0.11).contains(&later), "{later}");
-        assert!(
-            (0..1000)
-                .all(|step| run_of(step).all(|of| is_sampled(of) == is_sampled(step)))
-        );
+        assert!((0..1000).all(|step| run_of(step).all(|of| is_sampled(of) == is_sampled(step))));
     }
 
     proptest! {

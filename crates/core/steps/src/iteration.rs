@@ -43,7 +43,11 @@ impl IterationTimer {
             Heard::Odd => {
                 self.open = None;
                 let forgotten = was_known && steps == 0;
-                return if forgotten { Iteration::Relearned } else { Iteration::Open };
+                return if forgotten {
+                    Iteration::Relearned
+                } else {
+                    Iteration::Open
+                };
             }
             Heard::Expected => {}
         }
@@ -75,7 +79,9 @@ mod tests {
         let found = pushed(&mut timer, &"D0 D1 B0 B1 O0 O1+100 ".repeat(15));
         let (learning, rest) = found.split_at(10);
         assert!(learning.iter().all(|found| *found == Iteration::Open));
-        let Iteration::Done { duration_s } = rest[0] else { panic!("{rest:?}") };
+        let Iteration::Done { duration_s } = rest[0] else {
+            panic!("{rest:?}")
+        };
         assert!((0.1..0.2).contains(&duration_s), "{duration_s}");
     }
 
@@ -85,7 +91,9 @@ mod tests {
         let mut timer = IterationTimer::default();
         let loop_ = "D0 D1 O0 O1 ".repeat(3) + "D0 D1 D0 D1 O0 O1 ";
         let found = pushed(&mut timer, &loop_.repeat(20));
-        let done = found[40..].iter().filter(|found| **found != Iteration::Open);
+        let done = found[40..]
+            .iter()
+            .filter(|found| **found != Iteration::Open);
         assert_eq!(done.count(), 10);
     }
 
@@ -94,8 +102,14 @@ mod tests {
         let mut timer = IterationTimer::default();
         pushed(&mut timer, &"D0 D1 B0 B1 O0 O1 ".repeat(15));
         let found = pushed(&mut timer, &"D0 D1 D0 D1 B0 B1 O0 O1 ".repeat(230));
-        let relearned = found.iter().position(|found| *found == Iteration::Relearned);
+        let relearned = found
+            .iter()
+            .position(|found| *found == Iteration::Relearned);
         assert_eq!(relearned, Some(199));
-        assert!(matches!(found[215], Iteration::Done { .. }), "{:?}", found[215]);
+        assert!(
+            matches!(found[215], Iteration::Done { .. }),
+            "{:?}",
+            found[215]
+        );
     }
 }

@@ -69,8 +69,7 @@ impl IterationLearner {
         let period = (1..=LONGEST).find(|period| {
             let needed = period * REPETITIONS;
             newest_first.len() >= needed
-                && (*period..needed)
-                    .all(|at| newest_first[at] == newest_first[at - period])
+                && (*period..needed).all(|at| newest_first[at] == newest_first[at - period])
         });
         if let Some(period) = period {
             self.cycle = newest_first[..period].iter().rev().copied().collect();

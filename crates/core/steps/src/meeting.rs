@@ -41,7 +41,9 @@ pub(crate) fn choose_cut(
     ranks: &[u32],
 ) -> (Cut, Meeting, bool) {
     let issued = issued_cut(steps, ranks);
-    let Cut::After(kind) = issued else { return (issued, Meeting::Issued, false) };
+    let Cut::After(kind) = issued else {
+        return (issued, Meeting::Issued, false);
+    };
     if ranks.len() < 2 {
         return (issued, Meeting::Issued, false);
     }
@@ -50,25 +52,25 @@ pub(crate) fn choose_cut(
         .chain(cuts_behind(kind, steps, ranks))
         .map(|cut| CandidateCut::of(cut, previous, steps, ranks))
         .collect();
-    let most_s = candidates.iter().map(CandidateCut::met_s).fold(0.0, f64::max);
+    let most_s = candidates
+        .iter()
+        .map(CandidateCut::met_s)
+        .fold(0.0, f64::max);
     // Where most ranks may be waiting, lateness alone does not show which of them wait.
     let few = ranks.len() <= FEW_RANKS;
-    let first = candidates.iter().find(|candidate| {
-        candidate.is_seen(few) && candidate.met_s() >= FIRST_SHARE * most_s
-    });
+    let first = candidates
+        .iter()
+        .find(|candidate| candidate.is_seen(few) && candidate.met_s() >= FIRST_SHARE * most_s);
     let runs_ahead = !candidates[0].may_wait();
     let is_elsewhere = few && runs_ahead;
     let (cut, meeting) = match first {
         Some(candidate)
             if candidate.cut != issued
-                && (is_elsewhere
-                    || candidates[0].met_s() <= ISSUED_SHARE * candidate.late_s) =>
+                && (is_elsewhere || candidates[0].met_s() <= ISSUED_SHARE * candidate.late_s) =>
         {
             (candidate.cut, Meeting::Seen)
         }
-        None if is_elsewhere || candidates[0].is_refuted() => {
-            (Cut::Data, Meeting::Unseen)
-        }
+        None if is_elsewhere || candidates[0].is_refuted() => (Cut::Data, Meeting::Unseen),
         _ => (issued, Meeting::Issued),
     };
     (cut, meeting, runs_ahead || meeting != Meeting::Issued)
@@ -93,12 +95,7 @@ struct CandidateCut {
 }
 
 impl CandidateCut {
-    fn of(
-        cut: Cut,
-        previous: Option<&JobStep>,
-        steps: &[JobStep],
-        ranks: &[u32],
-    ) -> Self {
+    fn of(cut: Cut, previous: Option<&JobStep>, steps: &[JobStep], ranks: &[u32]) -> Self {
         let followed = ranks.len().min(MAX_FOLLOWED);
         let mut candidate = Self {
             cut,
@@ -129,7 +126,9 @@ impl CandidateCut {
         loop {
             let mut ending = None;
             for (end_s, cells) in ends_s.iter_mut().zip(&mut cells) {
-                let Some((segment, seconds)) = cells.next() else { continue };
+                let Some((segment, seconds)) = cells.next() else {
+                    continue;
+                };
                 *end_s += seconds;
                 ending = Some(segment.ending);
             }
@@ -154,9 +153,7 @@ impl CandidateCut {
             }
         }
         let cells = self.early_s.iter_mut().zip(&mut self.takes_s);
-        for ((early_s, takes_s), (issued_s, end_s)) in
-            cells.zip(issued_s.iter().zip(&ends_s))
-        {
+        for ((early_s, takes_s), (issued_s, end_s)) in cells.zip(issued_s.iter().zip(&ends_s)) {
             early_s.push(last_s - issued_s);
             takes_s.push(end_s - issued_s);
         }
@@ -171,9 +168,7 @@ impl CandidateCut {
     }
 
     fn is_seen(&self, few: bool) -> bool {
-        self.late_s > 0.0
-            && self.left_s <= LEFT_SHARE * self.late_s
-            && (!few || self.may_wait())
+        self.late_s > 0.0 && self.left_s <= LEFT_SHARE * self.late_s && (!few || self.may_wait())
     }
 
     /// Whether a rank that is early may wait for the last one, as far as what varies shows. Of two
@@ -202,7 +197,9 @@ fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
                 Ending::Issue { .. } => None,
             })
             .collect();
-        let Some(from) = kinds.iter().rposition(|known| *known == kind) else { continue };
+        let Some(from) = kinds.iter().rposition(|known| *known == kind) else {
+            continue;
+        };
         // What ends the last segment belongs to the next step.
         for at in from + 1..kinds.len().saturating_sub(1) {
             // A cut is behind the last mark of its kind.
@@ -215,10 +212,16 @@ fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
         }
     }
     let needed = REGULAR_SHARE * steps.len() as f64;
-    let mut regular: Vec<_> =
-        places.into_values().filter(|(_, count, _)| *count as f64 >= needed).collect();
+    let mut regular: Vec<_> = places
+        .into_values()
+        .filter(|(_, count, _)| *count as f64 >= needed)
+        .collect();
     regular.sort_by_key(|(.., place)| *place);
-    regular.into_iter().map(|(kind, ..)| Cut::After(kind)).chain([Cut::Data]).collect()
+    regular
+        .into_iter()
+        .map(|(kind, ..)| Cut::After(kind))
+        .chain([Cut::Data])
+        .collect()
 }
 
 /// What the first of the ranks delivered of steps that it went through from begin to end: all run

@@ -1,6 +1,6 @@
 use model::{
-    CollectiveIssue, CollectiveOp, Ending, Event, Mark, MarkKind, RankNs, RankStep,
-    Segment, SideSample, StageId,
+    CollectiveIssue, CollectiveOp, Ending, Event, Mark, MarkKind, RankNs, RankStep, Segment,
+    SideSample, StageId,
 };
 
 /// Segments one step may have; further collective issues are not kept as boundaries.
@@ -98,10 +98,7 @@ impl Segmenter {
         let kind = mark.kind();
         let explicit = matches!(
             kind,
-            MarkKind::StageBegin
-                | MarkKind::StageEnd
-                | MarkKind::StepBegin
-                | MarkKind::StepEnd
+            MarkKind::StageBegin | MarkKind::StageEnd | MarkKind::StepBegin | MarkKind::StepEnd
         );
         let kind = as_hook(kind, stage);
         let completed = match &self.step {
@@ -144,13 +141,7 @@ impl Segmenter {
         finished
     }
 
-    fn close_segment(
-        &mut self,
-        at: RankNs,
-        kind: MarkKind,
-        stage: StageId,
-        explicit: bool,
-    ) {
+    fn close_segment(&mut self, at: RankNs, kind: MarkKind, stage: StageId, explicit: bool) {
         let Some(after) = self.after else {
             self.now = self.now.max(at);
             self.issues.clear();
@@ -178,7 +169,12 @@ impl Segmenter {
                 (last.end, last.ending) = (self.now, ending);
             }
         } else {
-            step.segments.push(Segment { stage: charged, after, ending, end: self.now });
+            step.segments.push(Segment {
+                stage: charged,
+                after,
+                ending,
+                end: self.now,
+            });
         }
     }
 
@@ -191,7 +187,11 @@ impl Segmenter {
             return stage;
         }
         if self.after_explicit && explicit && !kind.ends_stage() {
-            return if self.step_open { StageId::OTHER } else { StageId::CALLBACKS };
+            return if self.step_open {
+                StageId::OTHER
+            } else {
+                StageId::CALLBACKS
+            };
         }
         if let Some(ended) = kind.stage().filter(|_| kind.ends_stage()) {
             return ended;
@@ -288,7 +288,14 @@ mod tests {
         let steps = steps("D0 D1+5 B0+7 B1+9 O0 O1+3 D0+2");
         assert_eq!(
             parts(&steps[0]),
-            [(DATA, 5.0), (FWD, 7.0), (BWD, 9.0), (CB, 1.0), (OPT, 3.0), (CB, 2.0)]
+            [
+                (DATA, 5.0),
+                (FWD, 7.0),
+                (BWD, 9.0),
+                (CB, 1.0),
+                (OPT, 3.0),
+                (CB, 2.0)
+            ]
         );
         assert!(steps[0].complete);
         assert_eq!(steps[0].micro_steps, 1);
@@ -311,8 +318,10 @@ mod tests {
     #[test]
     fn accumulation_keeps_every_micro_step() {
         let steps = steps("D0 D1+2 B0 B1 D0 D1+3 B0 B1 O0 O1 D0");
-        let data: Vec<_> =
-            parts(&steps[0]).into_iter().filter(|(s, _)| *s == DATA).collect();
+        let data: Vec<_> = parts(&steps[0])
+            .into_iter()
+            .filter(|(s, _)| *s == DATA)
+            .collect();
         assert_eq!(data, [(DATA, 2.0), (DATA, 3.0)]);
         assert_eq!(steps[0].micro_steps, 2);
         assert_eq!(steps[0].batches, 2);
@@ -355,7 +364,11 @@ mod tests {
         let hooks = steps("D0 D1+5 F0 F1+8 B0 B1+16 O0 O1+3 D0");
         let named = steps("E0:0 E1:0+5 E0:1 E1:1+8 E0:2 E1:2+16 E0:4 E1:4+3 E0:0");
         let totals = |step: &RankStep, stage| {
-            parts(step).iter().filter(|(s, _)| *s == stage).map(|(_, ms)| ms).sum::<f64>()
+            parts(step)
+                .iter()
+                .filter(|(s, _)| *s == stage)
+                .map(|(_, ms)| ms)
+                .sum::<f64>()
         };
         for stage in [DATA, BWD, OPT] {
             assert_eq!(totals(&named[0], stage), totals(&hooks[0], stage));
@@ -369,7 +382,14 @@ mod tests {
         let steps = steps("S0 E0:9 E1:9+5 E0:10+7 E1:10+2 S1+3 S0+4 S1");
         assert_eq!(
             parts(&steps[0]),
-            [(OTHER, 1.0), (9, 5.0), (OTHER, 7.0), (10, 2.0), (OTHER, 3.0), (CB, 4.0)]
+            [
+                (OTHER, 1.0),
+                (9, 5.0),
+                (OTHER, 7.0),
+                (10, 2.0),
+                (OTHER, 3.0),
+                (CB, 4.0)
+            ]
         );
     }
 
@@ -410,8 +430,13 @@ mod tests {
         let begin = marks("D0")[0];
         segmenter.push(&begin.0, begin.1);
         for kind in [MarkKind::CollectiveIssue, MarkKind::SideSample].repeat(5000) {
-            segmenter
-                .push(&Mark { event: kind.into(), ..begin.0 }, StageId::FORWARD_EVENT);
+            segmenter.push(
+                &Mark {
+                    event: kind.into(),
+                    ..begin.0
+                },
+                StageId::FORWARD_EVENT,
+            );
         }
         assert_eq!(segmenter.issues.len(), MAX_SEGMENTS);
         assert_eq!(segmenter.step.unwrap().side.len(), MAX_SIDE_SAMPLES);
@@ -427,7 +452,9 @@ mod tests {
             steps.extend(segmenter.push(&mark, stage));
         }
         let issues = steps[0].segments.iter();
-        let issues = issues.filter(|s| matches!(s.ending, Ending::Issue { .. })).count();
+        let issues = issues
+            .filter(|s| matches!(s.ending, Ending::Issue { .. }))
+            .count();
         assert_eq!(issues, 1);
         assert_eq!(steps[0].batches, 1);
     }

@@ -1,8 +1,6 @@
 //! Marks from a line of text, for tests.
 
-use model::{
-    CollectiveIssue, CollectiveOp, Event, Mark, MarkKind, RankNs, RankStep, StageId,
-};
+use model::{CollectiveIssue, CollectiveOp, Event, Mark, MarkKind, RankNs, RankStep, StageId};
 
 use crate::{Segmenter, StepCounter};
 
@@ -42,7 +40,12 @@ pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
             kind.into()
         };
         let step = counter.count(kind);
-        let mark = Mark { at: RankNs(now), step, on_loop_thread: true, event };
+        let mark = Mark {
+            at: RankNs(now),
+            step,
+            on_loop_thread: true,
+            event,
+        };
         marks.push((mark, StageId(id.parse().unwrap())));
     }
     marks

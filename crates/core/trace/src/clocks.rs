@@ -44,7 +44,10 @@ impl Clocks {
             let clock = host.map_or(number, |host| *hosts.entry(host).or_insert(number));
             of_rank.insert(*rank, clock);
         }
-        Self { of_rank, ..Self::default() }
+        Self {
+            of_rank,
+            ..Self::default()
+        }
     }
 
     /// Sets the clocks of all ranks by when they leave collectives together.
@@ -62,25 +65,36 @@ impl Clocks {
             .iter()
             .map(|collective| CollectiveEnds::of(collective, clocks))
             .collect();
-        let mut spreads: Vec<i64> =
-            ends.iter().filter_map(|ends| ends.spread_ns).collect();
+        let mut spreads: Vec<i64> = ends.iter().filter_map(|ends| ends.spread_ns).collect();
         let spread_ns = median(&mut spreads).unwrap_or(0);
         let mut set: BTreeMap<usize, SetClock> = BTreeMap::new();
         if let Some(first) = clocks.values().next() {
-            set.insert(*first, SetClock { offset_ns: 0, error_ns: 0 });
+            set.insert(
+                *first,
+                SetClock {
+                    offset_ns: 0,
+                    error_ns: 0,
+                },
+            );
         }
         // Each round sets the clocks that meet one that is set: the others may meet these.
         loop {
-            let mut apart: BTreeMap<usize, BTreeMap<usize, Vec<(i64, i64)>>> =
-                BTreeMap::new();
-            for CollectiveEnds { by_clock, longest_ns, .. } in &ends {
+            let mut apart: BTreeMap<usize, BTreeMap<usize, Vec<(i64, i64)>>> = BTreeMap::new();
+            for CollectiveEnds {
+                by_clock,
+                longest_ns,
+                ..
+            } in &ends
+            {
                 let known = by_clock.iter().find(|(clock, _)| set.contains_key(*clock));
-                let Some((known, known_end)) = known else { continue };
-                for (clock, end) in
-                    by_clock.iter().filter(|(clock, _)| !set.contains_key(*clock))
+                let Some((known, known_end)) = known else {
+                    continue;
+                };
+                for (clock, end) in by_clock
+                    .iter()
+                    .filter(|(clock, _)| !set.contains_key(*clock))
                 {
-                    let of_clock =
-                        apart.entry(*clock).or_default().entry(*known).or_default();
+                    let of_clock = apart.entry(*clock).or_default().entry(*known).or_default();
                     of_clock.push((end - known_end, *longest_ns));
                 }
             }
@@ -94,12 +108,17 @@ impl Clocks {
                 let found = set.get(&known).copied().and_then(|known| {
                     let (ahead_ns, error_ns) = ahead(&apart)?;
                     let error_ns = error_ns.max(spread_ns).saturating_add(known.error_ns);
-                    Some(SetClock { offset_ns: known.offset_ns + ahead_ns, error_ns })
+                    Some(SetClock {
+                        offset_ns: known.offset_ns + ahead_ns,
+                        error_ns,
+                    })
                 });
                 set.extend(found.map(|found| (clock, found)));
             }
         }
-        let several = clocks.values().any(|clock| Some(clock) != clocks.values().next());
+        let several = clocks
+            .values()
+            .any(|clock| Some(clock) != clocks.values().next());
         self.agree = clocks.values().all(|clock| set.contains_key(clock));
         (self.offsets_ns, self.errors_ns) = clocks
             .iter()
@@ -115,7 +134,11 @@ impl Clocks {
         if self.of_rank.get(&rank)? == self.of_rank.get(&other)? {
             return Some(0);
         }
-        Some(self.errors_ns.get(&rank)?.saturating_add(*self.errors_ns.get(&other)?))
+        Some(
+            self.errors_ns
+                .get(&rank)?
+                .saturating_add(*self.errors_ns.get(&other)?),
+        )
     }
 }
 
@@ -144,20 +167,25 @@ impl CollectiveEnds {
             .into_iter()
             .filter_map(|(clock, mut ends)| Some((clock, median(&mut ends)?)))
             .collect();
-        Self { by_clock, longest_ns: collective.longest_ns(), spread_ns }
+        Self {
+            by_clock,
+            longest_ns: collective.longest_ns(),
+            spread_ns,
+        }
     }
 }
 
 /// How far a clock is ahead of another, and by how much that may be wrong: from ends that are so
 /// far apart, of collectives that took so long.
 fn ahead(apart: &[(i64, i64)]) -> Option<(i64, i64)> {
-    let ahead_ns =
-        median(&mut apart.iter().map(|(apart, _)| *apart).collect::<Vec<_>>())?;
+    let ahead_ns = median(&mut apart.iter().map(|(apart, _)| *apart).collect::<Vec<_>>())?;
     if apart.len() < MIN_ENDS {
         return Some((ahead_ns, apart.iter().map(|(_, took)| *took).max()?));
     }
-    let mut off: Vec<i64> =
-        apart.iter().map(|(apart, _)| (apart - ahead_ns).abs()).collect();
+    let mut off: Vec<i64> = apart
+        .iter()
+        .map(|(apart, _)| (apart - ahead_ns).abs())
+        .collect();
     off.sort_unstable();
     let within = (off.len() as f64 * WITHIN_SHARE).ceil() as usize;
     Some((ahead_ns, off[within.clamp(1, off.len()) - 1]))

@@ -42,10 +42,15 @@ impl MatchedCollective {
     /// Who came last, if the clocks tell.
     pub fn last(&self, clocks: &Clocks) -> Option<Arrival> {
         let last = self.latest()?;
-        let is_sure =
-            self.arrivals.iter().filter(|other| other.rank != last.rank).all(|other| {
+        let is_sure = self
+            .arrivals
+            .iter()
+            .filter(|other| other.rank != last.rank)
+            .all(|other| {
                 let later_ns = last.start_ns - other.start_ns;
-                clocks.doubt_ns(last.rank, other.rank).is_some_and(|it| later_ns >= it)
+                clocks
+                    .doubt_ns(last.rank, other.rank)
+                    .is_some_and(|it| later_ns >= it)
             });
         is_sure.then_some(last)
     }
@@ -56,11 +61,18 @@ impl MatchedCollective {
         let waited_ns = last.start_ns - arrival.start_ns;
         let doubt_ns = clocks.doubt_ns(last.rank, arrival.rank);
         let is_known = doubt_ns.is_some_and(|doubt_ns| waited_ns >= doubt_ns);
-        if is_known { waited_ns.min(arrival.end_ns - arrival.start_ns) } else { 0 }
+        if is_known {
+            waited_ns.min(arrival.end_ns - arrival.start_ns)
+        } else {
+            0
+        }
     }
 
     fn latest(&self) -> Option<Arrival> {
-        self.arrivals.iter().copied().max_by_key(|arrival| arrival.start_ns)
+        self.arrivals
+            .iter()
+            .copied()
+            .max_by_key(|arrival| arrival.start_ns)
     }
 
     fn end_spread_ns(&self) -> i64 {
@@ -151,11 +163,17 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
     let mut collectives: Vec<MatchedCollective> = matched.into_iter().flatten().collect();
     collectives.sort_by_key(|collective| collective.arrivals[0].start_ns);
     let used: u64 = collectives.iter().map(|c| c.arrivals.len() as u64).sum();
-    let mut spreads: Vec<i64> =
-        collectives.iter().map(MatchedCollective::end_spread_ns).collect();
+    let mut spreads: Vec<i64> = collectives
+        .iter()
+        .map(MatchedCollective::end_spread_ns)
+        .collect();
     clocks.end_spread_ns = median(&mut spreads).unwrap_or(0);
     clocks.agree &= !collectives.is_empty();
-    Matches { collectives, unmatched: recorded - used, clocks }
+    Matches {
+        collectives,
+        unmatched: recorded - used,
+        clocks,
+    }
 }
 
 fn match_key(
@@ -163,8 +181,10 @@ fn match_key(
     series: &CollectiveSeries<'_>,
     clocks: &Clocks,
 ) -> Vec<MatchedCollective> {
-    let numbered =
-        series.values().flatten().all(|(_, transfer)| transfer.sequence.is_some());
+    let numbered = series
+        .values()
+        .flatten()
+        .all(|(_, transfer)| transfer.sequence.is_some());
     let mut found: BTreeMap<u64, MatchedCollective> = BTreeMap::new();
     let reference = series.iter().min_by_key(|(_, slices)| slices.len());
     for (rank, slices) in series {
@@ -179,7 +199,10 @@ fn match_key(
             _ => 0,
         };
         for (place, (slice, transfer)) in slices.iter().skip(skipped).enumerate() {
-            let number = transfer.sequence.filter(|_| numbered).unwrap_or(place as u64);
+            let number = transfer
+                .sequence
+                .filter(|_| numbered)
+                .unwrap_or(place as u64);
             let collective = found.entry(number).or_insert_with(|| MatchedCollective {
                 op: key.op.clone(),
                 group: key.group.clone(),
@@ -188,15 +211,26 @@ fn match_key(
                 arrivals: Vec::new(),
             });
             // A number that comes twice on a rank: the first of them counts.
-            if collective.arrivals.last().is_some_and(|last| last.rank == *rank) {
+            if collective
+                .arrivals
+                .last()
+                .is_some_and(|last| last.rank == *rank)
+            {
                 continue;
             }
             collective.bytes = collective.bytes.max(transfer.bytes);
             let (start_ns, end_ns) = (slice.start_ns, slice.end_ns);
-            collective.arrivals.push(Arrival { rank: *rank, start_ns, end_ns });
+            collective.arrivals.push(Arrival {
+                rank: *rank,
+                start_ns,
+                end_ns,
+            });
         }
     }
-    found.into_values().filter(|collective| collective.arrivals.len() > 1).collect()
+    found
+        .into_values()
+        .filter(|collective| collective.arrivals.len() > 1)
+        .collect()
 }
 
 /// How many of the first slices are to be left out for the others to end when the reference's do;
@@ -213,7 +247,11 @@ fn best_shift(
             .zip(reference)
             .map(|((a, _), (b, _))| a.end_ns - b.end_ns)
             .collect();
-        let ahead = if one_clock { 0 } else { median(&mut apart).unwrap_or(0) };
+        let ahead = if one_clock {
+            0
+        } else {
+            median(&mut apart).unwrap_or(0)
+        };
         let off = apart.into_iter().map(|apart| apart.abs_diff(ahead));
         shifts.push((off.fold(0, u64::saturating_add), shift));
     }
@@ -255,9 +293,10 @@ mod tests {
         };
         let name = trace.names.intern("ncclKernel_AllReduce");
         for (start_ms, end_ms) in times_ms {
-            trace
-                .transfers
-                .push(Transfer { op: "AllReduce".to_owned(), ..Transfer::default() });
+            trace.transfers.push(Transfer {
+                op: "AllReduce".to_owned(),
+                ..Transfer::default()
+            });
             trace.slices.push(Slice {
                 start_ns: (start_ms + shift_ms) * MS,
                 end_ns: (end_ms + shift_ms) * MS,
@@ -276,7 +315,10 @@ mod tests {
     }
 
     fn last(matches: &Matches) -> Vec<u32> {
-        let last = matches.collectives.iter().filter_map(|c| c.last(&matches.clocks));
+        let last = matches
+            .collectives
+            .iter()
+            .filter_map(|c| c.last(&matches.clocks));
         last.map(|last| last.rank).collect()
     }
 
@@ -306,12 +348,12 @@ mod tests {
         let jitter = [0, 8, -8, 4, -8, 8, 0];
         let times = |late_ms: i64| -> Vec<(i64, i64)> {
             let each = (0..).zip(jitter);
-            each.map(|(at, off)| (at * 100 + late_ms, at * 100 + 50 + off)).collect()
+            each.map(|(at, off)| (at * 100 + late_ms, at * 100 + 50 + off))
+                .collect()
         };
         let first: Vec<(i64, i64)> = (0..7).map(|at| (at * 100, at * 100 + 50)).collect();
         for (late_ms, expected) in [(6, 0), (40, 7)] {
-            let found =
-                matched(&[trace("a", 0, &first), trace("b", 70, &times(late_ms))]);
+            let found = matched(&[trace("a", 0, &first), trace("b", 70, &times(late_ms))]);
             assert_eq!(found.clocks.errors_ns[&1], 8 * MS);
             assert_eq!(last(&found).len(), expected);
             let waits = found
@@ -324,9 +366,15 @@ mod tests {
 
     #[test]
     fn clocks_that_meet_no_others_cannot_be_compared() {
-        let found =
-            matched(&[trace("a", 0, &EARLY), trace("b", 0, &[]), trace("a", 0, &LATE)]);
-        assert_eq!((found.clocks.agree, found.clocks.doubt_ns(0, 1)), (false, None));
+        let found = matched(&[
+            trace("a", 0, &EARLY),
+            trace("b", 0, &[]),
+            trace("a", 0, &LATE),
+        ]);
+        assert_eq!(
+            (found.clocks.agree, found.clocks.doubt_ns(0, 1)),
+            (false, None)
+        );
         assert_eq!(found.clocks.doubt_ns(0, 2), Some(0));
     }
 
@@ -337,7 +385,10 @@ mod tests {
             let of_rank = |rank: usize| -> Vec<(i64, i64)> {
                 let times = (0..).zip(&collectives).map(|(at, ranks)| {
                     let (enters, leaves) = ranks[rank];
-                    (at * 100 + at * at + enters, at * 100 + at * at + 50 + leaves)
+                    (
+                        at * 100 + at * at + enters,
+                        at * 100 + at * at + 50 + leaves,
+                    )
                 });
                 times.collect()
             };

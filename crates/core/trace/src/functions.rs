@@ -1,9 +1,7 @@
 use std::collections::BTreeMap;
 
 use model::{Dictionary, FunctionClass, FunctionId, Pattern};
-use pattern::{
-    Event, Overlap, PatternSettings, Resource, Series, critical_shares, summarise,
-};
+use pattern::{Event, Overlap, PatternSettings, Resource, Series, critical_shares, summarise};
 use rustc_hash::FxHashMap;
 
 use crate::{NameId, Slice, SliceKind, Trace};
@@ -35,14 +33,20 @@ pub struct Profile {
 /// PerfTracker (2025), docs/math/pattern.md; what stands for Python where it was not recorded
 /// is our choice.
 pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
-    let Some((from_ns, to_ns)) = trace.span_ns() else { return Profile::default() };
+    let Some((from_ns, to_ns)) = trace.span_ns() else {
+        return Profile::default();
+    };
     let (events, dictionary) = executions(trace);
     let has_device = trace.has_device();
     let series = series(trace);
     let patterns = summarise(
         &events,
         (from_ns, to_ns),
-        |event| resources(event.class).iter().find_map(|resource| series.get(resource)),
+        |event| {
+            resources(event.class)
+                .iter()
+                .find_map(|resource| series.get(resource))
+        },
         settings,
     );
     let collectives: Vec<Event> = events
@@ -82,7 +86,14 @@ impl Profile {
                 *shares.entry(function.class).or_default() += f64::from(pattern.beta);
             }
         }
-        Self { span_s, patterns, dictionary, shares, communication_share, has_device }
+        Self {
+            span_s,
+            patterns,
+            dictionary,
+            shares,
+            communication_share,
+            has_device,
+        }
     }
 }
 
@@ -132,15 +143,24 @@ impl<'a> Gatherer<'a> {
                 _ => continue,
             };
             let function = self.plain(class, slice.name);
-            let Slice { start_ns, end_ns, .. } = *slice;
-            self.events.push(Event { start_ns, end_ns, function, class });
+            let Slice {
+                start_ns, end_ns, ..
+            } = *slice;
+            self.events.push(Event {
+                start_ns,
+                end_ns,
+                function,
+                class,
+            });
         }
     }
 
     /// The innermost function of the training thread at each time.
     fn host(&mut self) {
         let trace = self.trace;
-        let Some(thread) = trace.loop_track() else { return };
+        let Some(thread) = trace.loop_track() else {
+            return;
+        };
         let stacks = self.python_stacks(thread);
         let mut open: Vec<usize> = Vec::new();
         let mut now = i64::MIN;
@@ -189,7 +209,9 @@ impl<'a> Gatherer<'a> {
         stacks: &FxHashMap<usize, FunctionId>,
     ) {
         let slices = &self.trace.slices;
-        let Some(innermost) = open.last().map(|at| slices[*at]) else { return };
+        let Some(innermost) = open.last().map(|at| slices[*at]) else {
+            return;
+        };
         let computes = !self.has_device && is_compute(self.trace.name(&innermost));
         let (class, function) = if innermost.kind == SliceKind::Op && computes {
             let class = FunctionClass::CpuCompute;
@@ -197,9 +219,11 @@ impl<'a> Gatherer<'a> {
         } else if let Some(function) = open.iter().rev().find_map(|at| stacks.get(at)) {
             (FunctionClass::Python, *function)
         } else {
-            let range = open.iter().rev().map(|at| &slices[*at]).find(|slice| {
-                matches!(slice.kind, SliceKind::Annotation | SliceKind::Step)
-            });
+            let range = open
+                .iter()
+                .rev()
+                .map(|at| &slices[*at])
+                .find(|slice| matches!(slice.kind, SliceKind::Annotation | SliceKind::Step));
             let name = range.map_or(innermost.name, |range| range.name);
             let class = FunctionClass::OtherCpu;
             let is_step = self.trace.names.text(name).starts_with("ProfilerStep#");
@@ -215,15 +239,19 @@ impl<'a> Gatherer<'a> {
             Some(last) if last.function == function && last.end_ns == start_ns => {
                 last.end_ns = end_ns;
             }
-            _ => self.events.push(Event { start_ns, end_ns, function, class }),
+            _ => self.events.push(Event {
+                start_ns,
+                end_ns,
+                function,
+                class,
+            }),
         }
     }
 
     /// The function of each Python slice of a thread: its name and those of its callers.
     fn python_stacks(&mut self, thread: u16) -> FxHashMap<usize, FunctionId> {
         let mut by_call: FxHashMap<u32, FunctionId> = FxHashMap::default();
-        let mut by_name: FxHashMap<(Option<FunctionId>, NameId), FunctionId> =
-            FxHashMap::default();
+        let mut by_name: FxHashMap<(Option<FunctionId>, NameId), FunctionId> = FxHashMap::default();
         let mut stacks = FxHashMap::default();
         for (at, slice) in self.trace.slices.iter().enumerate() {
             if slice.kind != SliceKind::Python || slice.track != thread {
@@ -250,7 +278,12 @@ const OUTSIDE: &str = "code outside every range";
 
 /// Whether an operator of the host computes, rather than drives others or waits.
 fn is_compute(name: &str) -> bool {
-    let drives = ["autograd::engine", "torch::autograd", "c10d::", "record_param_comms"];
+    let drives = [
+        "autograd::engine",
+        "torch::autograd",
+        "c10d::",
+        "record_param_comms",
+    ];
     !drives.iter().any(|prefix| name.starts_with(prefix)) && !name.ends_with("Backward0")
 }
 
@@ -258,7 +291,11 @@ fn is_compute(name: &str) -> bool {
 fn without_number(name: &str) -> &str {
     let bare = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let apart = bare.trim_end_matches([' ', '#']);
-    if apart.len() < bare.len() && !apart.is_empty() { apart } else { name }
+    if apart.len() < bare.len() && !apart.is_empty() {
+        apart
+    } else {
+        name
+    }
 }
 
 /// What a class of functions uses, what is asked for first in front.
@@ -302,7 +339,11 @@ fn evenly(samples: &[(i64, f32)]) -> Option<Series> {
         }
         even.push(samples[at].1);
     }
-    Some(Series { start_ns: first, interval_ns, samples: even })
+    Some(Series {
+        start_ns: first,
+        interval_ns,
+        samples: even,
+    })
 }
 
 #[cfg(test)]
@@ -315,13 +356,23 @@ mod tests {
     impl Draft {
         fn new(threads: usize) -> Self {
             let tracks = vec![Track::default(); threads];
-            Self(Trace { tracks, ..Trace::default() })
+            Self(Trace {
+                tracks,
+                ..Trace::default()
+            })
         }
 
         fn slice(&mut self, kind: SliceKind, name: &str, track: u16, from: i64, to: i64) {
             let name = self.0.names.intern(name);
             let (start_ns, end_ns, detail) = (from, to, 0);
-            self.0.slices.push(Slice { start_ns, end_ns, name, detail, track, kind });
+            self.0.slices.push(Slice {
+                start_ns,
+                end_ns,
+                name,
+                detail,
+                track,
+                kind,
+            });
         }
 
         fn python(&mut self, name: &str, (id, parent): (u32, u32), from: i64, to: i64) {
@@ -339,8 +390,11 @@ mod tests {
                 .patterns
                 .iter()
                 .map(|(id, pattern)| {
-                    let stack: Vec<_> =
-                        found.dictionary.stack(*id).map(|f| f.name.clone()).collect();
+                    let stack: Vec<_> = found
+                        .dictionary
+                        .stack(*id)
+                        .map(|f| f.name.clone())
+                        .collect();
                     let class = found.dictionary.get(*id).unwrap().class.name();
                     (stack.join(" < "), class.to_owned(), pattern.beta)
                 })
@@ -380,7 +434,13 @@ mod tests {
         draft.slice(SliceKind::Step, "ProfilerStep#1", 0, 0, 100);
         draft.slice(SliceKind::Annotation, "data.next_wait", 0, 0, 40);
         draft.slice(SliceKind::Annotation, "backward", 0, 40, 90);
-        draft.slice(SliceKind::Op, "autograd::engine::evaluate_function: X", 0, 40, 60);
+        draft.slice(
+            SliceKind::Op,
+            "autograd::engine::evaluate_function: X",
+            0,
+            40,
+            60,
+        );
         draft.slice(SliceKind::Op, "aten::mm", 0, 45, 60);
         draft.slice(SliceKind::Collective, "gloo:all_reduce", 1, 50, 85);
         assert_eq!(
@@ -411,10 +471,16 @@ mod tests {
         draft.slice(SliceKind::Kernel, "gemm", 0, 0, 1000);
         let samples = (0..20).map(|at| (at * 100, if at < 10 { 0.9 } else { 0.1 }));
         let samples = samples.collect();
-        draft.0.counters.push(Counter { resource: Resource::Sm, samples });
+        draft.0.counters.push(Counter {
+            resource: Resource::Sm,
+            samples,
+        });
         draft.0.settle(0);
         let found = profile(&draft.0, &PatternSettings::default());
         let pattern = found.patterns.values().next().unwrap();
-        assert!((pattern.mu - 0.9).abs() < 1e-6 && pattern.is_measured(), "{pattern:?}");
+        assert!(
+            (pattern.mu - 0.9).abs() < 1e-6 && pattern.is_measured(),
+            "{pattern:?}"
+        );
     }
 }

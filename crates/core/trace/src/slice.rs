@@ -179,19 +179,21 @@ impl Trace {
         });
         let dropped = before - self.slices.len();
         if dropped > 0 {
-            self.losses.push(format!("{dropped} slices without a time that can be true"));
+            self.losses
+                .push(format!("{dropped} slices without a time that can be true"));
         }
         for slice in &mut self.slices {
             slice.start_ns = slice.start_ns.saturating_add(shift_ns);
             slice.end_ns = slice.end_ns.saturating_add(shift_ns);
         }
-        self.slices.sort_by_key(|slice| {
-            (slice.start_ns, std::cmp::Reverse(slice.end_ns), slice.track)
-        });
+        self.slices
+            .sort_by_key(|slice| (slice.start_ns, std::cmp::Reverse(slice.end_ns), slice.track));
         let mut next = vec![i64::MAX; self.tracks.len()];
         // From behind: on a device one slice runs after the other, so each ends by the next.
         for slice in self.slices.iter_mut().rev() {
-            let Some(next) = next.get_mut(usize::from(slice.track)) else { continue };
+            let Some(next) = next.get_mut(usize::from(slice.track)) else {
+                continue;
+            };
             if slice.kind.is_device() || slice.kind == SliceKind::Collective {
                 slice.end_ns = slice.end_ns.min((*next).max(slice.start_ns));
                 *next = slice.start_ns;
@@ -218,7 +220,10 @@ impl Trace {
     /// The thread the training loop runs on: the one of the steps, else the one with most
     /// host slices that are not collectives.
     pub fn loop_track(&self) -> Option<u16> {
-        let step = self.slices.iter().find(|slice| slice.kind == SliceKind::Step);
+        let step = self
+            .slices
+            .iter()
+            .find(|slice| slice.kind == SliceKind::Step);
         step.map(|slice| slice.track).or_else(|| {
             let mut counts = vec![0u64; self.tracks.len()];
             for slice in &self.slices {
@@ -229,18 +234,23 @@ impl Trace {
                     *count += 1;
                 }
             }
-            let busiest =
-                (0..counts.len()).max_by_key(|at| (counts[*at], usize::MAX - at));
-            busiest.filter(|at| counts[*at] > 0).and_then(|at| u16::try_from(at).ok())
+            let busiest = (0..counts.len()).max_by_key(|at| (counts[*at], usize::MAX - at));
+            busiest
+                .filter(|at| counts[*at] > 0)
+                .and_then(|at| u16::try_from(at).ok())
         })
     }
 
     /// The time that is analysed: from the first step to the end of the last, or all of it if
     /// no step was recorded.
     pub fn span_ns(&self) -> Option<(i64, i64)> {
-        span_ns_of(self.slices.iter().filter(|slice| slice.kind == SliceKind::Step))
-            .or_else(|| span_ns_of(self.slices.iter()))
-            .filter(|(from, to)| from < to)
+        span_ns_of(
+            self.slices
+                .iter()
+                .filter(|slice| slice.kind == SliceKind::Step),
+        )
+        .or_else(|| span_ns_of(self.slices.iter()))
+        .filter(|(from, to)| from < to)
     }
 }
 

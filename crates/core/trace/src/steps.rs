@@ -27,7 +27,9 @@ pub fn rank_steps(
     origin_ns: i64,
     mut intern: impl FnMut(&str) -> StageId,
 ) -> Vec<RankStep> {
-    let Some(thread) = trace.loop_track() else { return Vec::new() };
+    let Some(thread) = trace.loop_track() else {
+        return Vec::new();
+    };
     let steps: Vec<(u32, &Slice)> = numbered(trace, thread);
     let ranges: Vec<&Slice> = trace
         .slices
@@ -77,11 +79,16 @@ fn numbered(trace: &Trace, thread: u16) -> Vec<(u32, &Slice)> {
             continue;
         }
         // `ProfilerStep#12`.
-        let number = trace.name(slice).rsplit('#').next().and_then(|it| it.parse().ok());
+        let number = trace
+            .name(slice)
+            .rsplit('#')
+            .next()
+            .and_then(|it| it.parse().ok());
         let Some(number) = number else { continue };
-        if found.last().is_none_or(|(last, before)| {
-            *last < number && before.start_ns < slice.start_ns
-        }) {
+        if found
+            .last()
+            .is_none_or(|(last, before)| *last < number && before.start_ns < slice.start_ns)
+        {
             found.push((number, slice));
         }
     }
@@ -121,7 +128,9 @@ fn outermost<'a>(
 ) -> Vec<&'a Slice> {
     let mut found: Vec<&Slice> = Vec::new();
     for range in ranges {
-        let after = found.last().is_none_or(|last| range.start_ns >= last.end_ns);
+        let after = found
+            .last()
+            .is_none_or(|last| range.start_ns >= last.end_ns);
         let share = range.duration_ns() as f64 / step.duration_ns().max(1) as f64;
         // A built-in stage may well take nearly all of a step.
         if after
@@ -140,7 +149,10 @@ fn stage_name(range: &str) -> String {
     let known = [
         ("enumerate(DataLoader)", "data.next_wait"),
         ("DistributedDataParallel.forward", "model.fwd_loss_cpu_wall"),
-        ("FullyShardedDataParallel.forward", "model.fwd_loss_cpu_wall"),
+        (
+            "FullyShardedDataParallel.forward",
+            "model.fwd_loss_cpu_wall",
+        ),
         ("Optimizer.step", "optim.step_cpu_wall"),
     ];
     if let Some((_, stage)) = known.iter().find(|(prefix, _)| bare.starts_with(prefix)) {
@@ -165,7 +177,9 @@ fn is_built_in(stage: &str) -> bool {
 
 /// Ranges around calls of communication are no stages.
 fn is_communication(name: &str) -> bool {
-    ["nccl:", "gloo:", "c10d::"].iter().any(|prefix| name.starts_with(prefix))
+    ["nccl:", "gloo:", "c10d::"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 /// Where autograd runs, on whichever thread, by start.
@@ -173,13 +187,19 @@ fn backward_ops(trace: &Trace) -> Vec<(i64, i64)> {
     // By name, each of which stands in many slices: a trace has millions of these.
     let mut of_autograd: Vec<Option<bool>> = Vec::new();
     let mut found = Vec::new();
-    for slice in trace.slices.iter().filter(|slice| slice.kind == SliceKind::Op) {
+    for slice in trace
+        .slices
+        .iter()
+        .filter(|slice| slice.kind == SliceKind::Op)
+    {
         let at = slice.name.0 as usize;
         if at >= of_autograd.len() {
             of_autograd.resize(at + 1, None);
         }
         if *of_autograd[at].get_or_insert_with(|| {
-            trace.name(slice).starts_with("autograd::engine::evaluate_function")
+            trace
+                .name(slice)
+                .starts_with("autograd::engine::evaluate_function")
         }) {
             found.push((slice.start_ns, slice.end_ns));
         }
@@ -196,18 +216,29 @@ fn add_backward(spans: &mut Vec<StageSpan>, from: i64, to: i64, ops: &[(i64, i64
     let mut found: Vec<StageSpan> = Vec::new();
     for (start_ns, end_ns) in ops[first..].iter().take_while(|(start, _)| *start < to) {
         let (start_ns, mut end_ns) = (*start_ns, (*end_ns).min(to));
-        if spans.iter().any(|it| it.start_ns <= start_ns && start_ns < it.end_ns) {
+        if spans
+            .iter()
+            .any(|it| it.start_ns <= start_ns && start_ns < it.end_ns)
+        {
             continue;
         }
-        let next =
-            spans.iter().map(|span| span.start_ns).filter(|start| *start > start_ns);
+        let next = spans
+            .iter()
+            .map(|span| span.start_ns)
+            .filter(|start| *start > start_ns);
         end_ns = next.min().map_or(end_ns, |next| end_ns.min(next));
         // One backward with what lies before, unless another stage is between.
         match found.last_mut().filter(|last| {
-            !spans.iter().any(|s| s.start_ns >= last.end_ns && s.end_ns <= start_ns)
+            !spans
+                .iter()
+                .any(|s| s.start_ns >= last.end_ns && s.end_ns <= start_ns)
         }) {
             Some(last) => last.end_ns = last.end_ns.max(end_ns),
-            None => found.push(StageSpan { stage: StageId::BACKWARD, start_ns, end_ns }),
+            None => found.push(StageSpan {
+                stage: StageId::BACKWARD,
+                start_ns,
+                end_ns,
+            }),
         }
     }
     spans.extend(found);
@@ -239,9 +270,16 @@ fn issues_of(trace: &Trace, kind: SliceKind, prefix: &str) -> Vec<CollectiveCall
         .filter(|slice| slice.kind == kind)
         .filter_map(|slice| {
             // PyTorch's own calls in place end in `_`.
-            let op = trace.name(slice).strip_prefix(prefix)?.trim_end_matches('_');
+            let op = trace
+                .name(slice)
+                .strip_prefix(prefix)?
+                .trim_end_matches('_');
             let op = CollectiveOp::from_name(op);
-            Some(CollectiveCall { at_ns: slice.start_ns, track: slice.track, op })
+            Some(CollectiveCall {
+                at_ns: slice.start_ns,
+                track: slice.track,
+                op,
+            })
         })
         .collect()
 }
@@ -263,14 +301,27 @@ fn tile(
             next_issue += 1;
             let counts = issue.track == thread || stage == StageId::BACKWARD;
             if counts && segments.len() < MAX_ISSUES && !issue.op.is_point_to_point() {
-                let ending = Ending::Issue { op: issue.op, group: 0 };
+                let ending = Ending::Issue {
+                    op: issue.op,
+                    group: 0,
+                };
                 let end = instant(issue.at_ns.max(now_ns));
-                segments.push(Segment { stage, after, ending, end });
+                segments.push(Segment {
+                    stage,
+                    after,
+                    ending,
+                    end,
+                });
             }
         }
         now_ns = now_ns.max(until_ns);
         let end = instant(now_ns);
-        segments.push(Segment { stage, after, ending: Ending::Mark(kind), end });
+        segments.push(Segment {
+            stage,
+            after,
+            ending: Ending::Mark(kind),
+            end,
+        });
     };
     let (mut batches, mut micro_steps) = (0u16, 0u16);
     for span in spans {
@@ -279,8 +330,7 @@ fn tile(
         close(span.end_ns, span.stage, finish, begin);
         after = finish;
         batches = batches.saturating_add(u16::from(span.stage == StageId::DATA));
-        micro_steps =
-            micro_steps.saturating_add(u16::from(span.stage == StageId::BACKWARD));
+        micro_steps = micro_steps.saturating_add(u16::from(span.stage == StageId::BACKWARD));
     }
     close(end_ns, StageId::OTHER, MarkKind::StepEnd, after);
     RankStep {
@@ -297,5 +347,7 @@ fn tile(
 
 /// The marks a live job has around a stage.
 fn marks_of(stage: StageId) -> [MarkKind; 2] {
-    stage.hook_marks().unwrap_or([MarkKind::StageBegin, MarkKind::StageEnd])
+    stage
+        .hook_marks()
+        .unwrap_or([MarkKind::StageBegin, MarkKind::StageEnd])
 }

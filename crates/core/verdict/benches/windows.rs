@@ -30,7 +30,10 @@ fn marks(rank: u32, step: u32, ranks: u32, late: u64) -> impl Iterator<Item = Ma
     let issues = (0..COLLECTIVES).map(move |nth| {
         let number = u64::from(step) * COLLECTIVES + nth + 1;
         let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number);
-        let issue = CollectiveIssue { bytes: Some(0), ..issue };
+        let issue = CollectiveIssue {
+            bytes: Some(0),
+            ..issue
+        };
         (Event::CollectiveIssue(issue), forward + 1 + nth * 40 * MS)
     });
     let before = [
@@ -46,7 +49,12 @@ fn marks(rank: u32, step: u32, ranks: u32, late: u64) -> impl Iterator<Item = Ma
         (Event::OptimizerEnd, end),
     ];
     let all = before.into_iter().chain(issues).chain(after);
-    all.map(move |(event, at)| Mark { at: RankNs(at), step, on_loop_thread: true, event })
+    all.map(move |(event, at)| Mark {
+        at: RankNs(at),
+        step,
+        on_loop_thread: true,
+        event,
+    })
 }
 
 /// Takes what some ranks do in a step.
@@ -63,7 +71,11 @@ fn before_a_window(ranks: u32, late: u64) -> (Job, u32) {
     let begin = || {
         let mut job = Job::new("job", Source::Marks, Settings::default());
         let members = (0..ranks).collect();
-        job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        job.take(Input::Group {
+            group: 1,
+            name: "default".to_owned(),
+            members,
+        });
         job
     };
     let mut job = begin();

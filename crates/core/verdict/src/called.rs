@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{BlockCause, CollectiveIssue, Event, Mark, RankNs, SlowIterations};
-use schedule::{
-    Axis, Call, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit, diagnose,
-};
+use schedule::{Axis, Call, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit, diagnose};
 
 /// Calls of all ranks that are kept. Of more the first stay, which show what is usual, and the
 /// latest.
@@ -73,10 +71,15 @@ impl Called {
             return false;
         }
         let caller = self.ranks.entry(rank).or_insert_with(|| Caller {
-            log: RankCalls { rank, ..RankCalls::default() },
+            log: RankCalls {
+                rank,
+                ..RankCalls::default()
+            },
             ..Caller::default()
         });
-        let Some(call) = caller.call(mark.at, issue) else { return false };
+        let Some(call) = caller.call(mark.at, issue) else {
+            return false;
+        };
         caller.log.calls.push(call);
         self.calls += 1;
         if self.calls >= MAX_CALLS {
@@ -109,17 +112,21 @@ impl Called {
         };
         let logs = self.ranks.iter().map(log).collect();
         let found = diagnose(logs, sizes, &[], &self.settings).ok().flatten();
-        let is_pipeline = |found: &Diagnosis| {
-            found.layout.size(Axis::Pipeline) > 1 && found.schedule.is_some()
+        let is_pipeline =
+            |found: &Diagnosis| found.layout.size(Axis::Pipeline) > 1 && found.schedule.is_some();
+        let Some(mut found) = found.filter(is_pipeline) else {
+            return Vec::new();
         };
-        let Some(mut found) = found.filter(is_pipeline) else { return Vec::new() };
         // What no block explains, stages tell. That input comes late is seen on one clock only.
         let has_clocks = !found.off_clocks.is_empty();
         found.findings.retain(|one| {
             let is_sure = one.cause != BlockCause::Transfer || !has_clocks;
             !one.ranks.is_empty() && one.stage.is_some() && is_sure
         });
-        let before = self.found.as_ref().map_or(&[][..], |before| &before.findings);
+        let before = self
+            .found
+            .as_ref()
+            .map_or(&[][..], |before| &before.findings);
         let is_new = |one: &&SlowIterations| {
             let same = |other: &SlowIterations| {
                 (&one.ranks, one.stage) == (&other.ranks, other.stage)
@@ -139,7 +146,10 @@ impl Called {
 
     /// Blocks are marked: nothing that was called is needed any more.
     fn stop(&mut self) {
-        *self = Self { is_needed: false, ..Self::new(self.settings.clone()) };
+        *self = Self {
+            is_needed: false,
+            ..Self::new(self.settings.clone())
+        };
     }
 
     /// What the last look showed.
@@ -152,7 +162,11 @@ impl Called {
             let calls = &mut caller.log.calls;
             calls.drain(calls.len() / 8 * 3..calls.len() / 8 * 5);
         }
-        let left = self.ranks.values().map(|caller| caller.log.calls.len()).sum();
+        let left = self
+            .ranks
+            .values()
+            .map(|caller| caller.log.calls.len())
+            .sum();
         self.looked = self.looked.saturating_sub(self.calls - left);
         self.next_look = self.next_look.saturating_sub(self.calls - left);
         self.calls = left;
@@ -162,7 +176,14 @@ impl Called {
 impl Caller {
     /// The call that issues a collective.
     fn call(&mut self, at: RankNs, issue: &CollectiveIssue) -> Option<Call> {
-        let CollectiveIssue { op, group, number, bytes, element_bytes, .. } = *issue;
+        let CollectiveIssue {
+            op,
+            group,
+            number,
+            bytes,
+            element_bytes,
+            ..
+        } = *issue;
         let is_point = op.is_point_to_point();
         let next = self.lanes.len();
         if next == MAX_LANES && !self.lanes.contains_key(&(group, is_point)) {
@@ -171,7 +192,10 @@ impl Caller {
         let lane = *self.lanes.entry((group, is_point)).or_insert(next as u32);
         if lane as usize == next {
             let hash = format!("{group}{}", if is_point { "p" } else { "c" });
-            self.log.lanes.push(Lane { pointer: String::new(), hash });
+            self.log.lanes.push(Lane {
+                pointer: String::new(),
+                hash,
+            });
             self.counts.push(0);
         }
         let known = self.counts.get_mut(lane as usize)?;
@@ -183,6 +207,12 @@ impl Caller {
             Unit::Elements => bytes / element_bytes.max(1),
             Unit::Bytes => bytes,
         };
-        Some(Call { at_ns: at.0, op, size, lane, count: Some(count) })
+        Some(Call {
+            at_ns: at.0,
+            op,
+            size,
+            lane,
+            count: Some(count),
+        })
     }
 }

@@ -63,22 +63,24 @@ detectors! { settings, baseline:
 
 impl Detectors {
     /// Each takes the next thing there is to know; what is to be said at once.
-    pub(crate) fn observe(
-        &mut self,
-        input: &Input,
-        context: JobContext<'_>,
-    ) -> Vec<Announcement> {
-        self.all_mut().flat_map(|detector| detector.observe(input, context)).collect()
+    pub(crate) fn observe(&mut self, input: &Input, context: JobContext<'_>) -> Vec<Announcement> {
+        self.all_mut()
+            .flat_map(|detector| detector.observe(input, context))
+            .collect()
     }
 
     /// Nothing more comes.
     pub(crate) fn finish(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
-        self.all_mut().flat_map(|detector| detector.finish(context)).collect()
+        self.all_mut()
+            .flat_map(|detector| detector.finish(context))
+            .collect()
     }
 
     /// What each found.
     pub(crate) fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
-        self.all().flat_map(|detector| detector.findings(context)).collect()
+        self.all()
+            .flat_map(|detector| detector.findings(context))
+            .collect()
     }
 
     /// All ranks start over.

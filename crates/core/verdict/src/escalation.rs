@@ -47,8 +47,19 @@ pub struct ProfileSettings {
 
 impl Default for ProfileSettings {
     fn default() -> Self {
-        let Rule { others: peers, every_s, lasts_s: max_s, .. } = SUSPECTED;
-        Self { enabled: true, every_s, max_s, max_steps: 10, peers }
+        let Rule {
+            others: peers,
+            every_s,
+            lasts_s: max_s,
+            ..
+        } = SUSPECTED;
+        Self {
+            enabled: true,
+            every_s,
+            max_s,
+            max_steps: 10,
+            peers,
+        }
     }
 }
 
@@ -57,7 +68,9 @@ fn window_length<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::E
     if seconds <= MAX_WINDOW_S {
         return Ok(seconds);
     }
-    Err(D::Error::custom(format!("expected {MAX_WINDOW_S} or less, found {seconds}")))
+    Err(D::Error::custom(format!(
+        "expected {MAX_WINDOW_S} or less, found {seconds}"
+    )))
 }
 
 /// A profile window that is wanted: the same steps on all its ranks, whatever their hosts.
@@ -136,7 +149,11 @@ pub(crate) struct Ordered {
 
 impl Escalation {
     pub(crate) fn new(settings: ProfileSettings, trigger: TriggerSettings) -> Self {
-        Self { settings, trigger: Trigger::new(trigger), ..Self::default() }
+        Self {
+            settings,
+            trigger: Trigger::new(trigger),
+            ..Self::default()
+        }
     }
 
     /// Takes a rank's next step.
@@ -144,7 +161,9 @@ impl Escalation {
         if *self.timed.get_or_insert(rank) != rank {
             return;
         }
-        let Some(end) = step.segments.last().map(|segment| segment.end) else { return };
+        let Some(end) = step.segments.last().map(|segment| segment.end) else {
+            return;
+        };
         let lasted_s = end.seconds_since(step.start);
         match &mut self.under_way {
             Some(window) if window.covers(step.step) => {
@@ -164,7 +183,10 @@ impl Escalation {
             Iteration::Open => {}
             Iteration::Relearned => self.trigger.relearn(),
             Iteration::Done { duration_s } => {
-                if self.trigger.iteration(duration_s, end.seconds_since(RankNs(0))) {
+                if self
+                    .trigger
+                    .iteration(duration_s, end.seconds_since(RankNs(0)))
+                {
                     self.slower = true;
                     self.fresh = true;
                 }
@@ -184,8 +206,7 @@ impl Escalation {
 
     /// Whether a window may be ordered, and something has happened since it was asked last.
     pub(crate) fn may_order(&mut self, now: RankNs, last_at: RankNs) -> bool {
-        let waits =
-            |ordered_at: RankNs| now.seconds_since(ordered_at) < self.settings.every_s;
+        let waits = |ordered_at: RankNs| now.seconds_since(ordered_at) < self.settings.every_s;
         // A job that stands still comes to no step's beginning: its stacks are asked for.
         self.settings.enabled
             && self.under_way.is_none()
@@ -219,7 +240,10 @@ impl Escalation {
         named: &BTreeSet<u32>,
         hosts: &BTreeMap<u32, String>,
     ) -> Vec<u32> {
-        let host = suspects.first().or(all.first()).and_then(|rank| hosts.get(rank));
+        let host = suspects
+            .first()
+            .or(all.first())
+            .and_then(|rank| hosts.get(rank));
         let (mut beside, mut elsewhere) = (0, 0);
         let mut others: Vec<(bool, usize, u32)> = all
             .iter()
@@ -227,15 +251,21 @@ impl Escalation {
             .map(|rank| {
                 let is_named = named.contains(rank);
                 // Of two at the same turn the first rank comes first.
-                let turn =
-                    if hosts.get(rank) == host { &mut beside } else { &mut elsewhere };
+                let turn = if hosts.get(rank) == host {
+                    &mut beside
+                } else {
+                    &mut elsewhere
+                };
                 *turn += usize::from(!is_named);
                 (is_named, *turn, *rank)
             })
             .collect();
         others.sort_unstable();
-        let room =
-            if suspects.is_empty() { UNSUSPECTED.others } else { self.settings.peers };
+        let room = if suspects.is_empty() {
+            UNSUSPECTED.others
+        } else {
+            self.settings.peers
+        };
         let others = others.into_iter().take(room).map(|(_, _, rank)| rank);
         let suspects = suspects.iter().take(SUSPECTED.named).copied();
         let mut ranks: Vec<u32> = suspects.chain(others).collect();
@@ -244,13 +274,7 @@ impl Escalation {
     }
 
     /// A window is ordered, or another host's part of it.
-    pub(crate) fn order(
-        &mut self,
-        ranks: &[u32],
-        first_step: u32,
-        steps: u32,
-        at: RankNs,
-    ) {
+    pub(crate) fn order(&mut self, ranks: &[u32], first_step: u32, steps: u32, at: RankNs) {
         self.ordered_at = Some(at);
         let window = self.under_way.get_or_insert_with(|| Ordered {
             first_step,
@@ -276,8 +300,10 @@ impl Escalation {
 
     /// A rank's window is told.
     pub(crate) fn told(&mut self, rank: u32, window: ProfileWindow) {
-        if let Some(ordered) =
-            self.under_way.as_mut().filter(|ordered| ordered.ranks.contains(&rank))
+        if let Some(ordered) = self
+            .under_way
+            .as_mut()
+            .filter(|ordered| ordered.ranks.contains(&rank))
         {
             ordered.told.insert(rank, window);
         }
@@ -287,7 +313,9 @@ impl Escalation {
     /// window once that is so of each.
     pub(crate) fn end(&mut self, ranks: &[u32]) -> Option<Ordered> {
         self.under_way.take_if(|window| {
-            window.awaited.retain(|rank| !ranks.is_empty() && !ranks.contains(rank));
+            window
+                .awaited
+                .retain(|rank| !ranks.is_empty() && !ranks.contains(rank));
             window.awaited.is_empty()
         })
     }
@@ -306,7 +334,9 @@ impl Ordered {
     /// By how much its steps were longer than usual, if both are known.
     pub(crate) fn slowdown(&self, usual_s: Option<f64>) -> Option<f64> {
         let lasted_s = median(&mut self.lasted_s.clone())?;
-        usual_s.filter(|usual_s| *usual_s > 0.0).map(|usual_s| lasted_s / usual_s)
+        usual_s
+            .filter(|usual_s| *usual_s > 0.0)
+            .map(|usual_s| lasted_s / usual_s)
     }
 }
 
@@ -344,7 +374,9 @@ mod tests {
         let escalation = escalation(ProfileSettings::default());
         let all: Vec<u32> = (0..8).collect();
         let choose = |suspects: &[u32], named: &[u32], of_host: u32| {
-            let hosts = all.iter().map(|rank| (*rank, format!("n{}", rank / of_host)));
+            let hosts = all
+                .iter()
+                .map(|rank| (*rank, format!("n{}", rank / of_host)));
             let named = named.iter().copied().collect();
             escalation.choose(suspects, &all, &named, &hosts.collect())
         };
@@ -358,8 +390,7 @@ mod tests {
 
     /// Steps of a plain loop that last `lasts_s` each, from `start_s` on.
     fn steps(start_s: f64, lasts_s: f64, numbers: Range<u32>) -> Vec<RankStep> {
-        let at =
-            |steps: u32| RankNs(((start_s + lasts_s * f64::from(steps)) * 1e9) as u64);
+        let at = |steps: u32| RankNs(((start_s + lasts_s * f64::from(steps)) * 1e9) as u64);
         let of_step = numbers.zip(0..).map(|(step, before)| RankStep {
             step,
             start: at(before),
@@ -382,8 +413,11 @@ mod tests {
     fn a_loop_that_became_slower_and_is_as_fast_again_is_not_profiled_for_it() {
         let slower = |back: u32| {
             let mut escalation = escalation(ProfileSettings::default());
-            let spans =
-                [(0.0, 0.1, 0..100), (10.0, 0.2, 100..130), (16.0, 0.1, 130..130 + back)];
+            let spans = [
+                (0.0, 0.1, 0..100),
+                (10.0, 0.2, 100..130),
+                (16.0, 0.1, 130..130 + back),
+            ];
             for (start_s, lasts_s, numbers) in spans {
                 for step in steps(start_s, lasts_s, numbers) {
                     escalation.step(3, &step);
@@ -400,18 +434,27 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<ProfileSettings>(text);
         assert!(read("{\"max_s\": 60}").is_ok());
         let refused = read("{\"max_s\": 61}").unwrap_err().to_string();
-        assert!(refused.starts_with("expected 60 or less, found 61"), "{refused}");
+        assert!(
+            refused.starts_with("expected 60 or less, found 61"),
+            "{refused}"
+        );
     }
 
     #[test]
     fn windows_are_ten_minutes_apart_and_need_news() {
         let mut escalation = escalation(ProfileSettings::default());
-        assert!(!escalation.may_order(at(100), at(100)), "nothing has happened");
+        assert!(
+            !escalation.may_order(at(100), at(100)),
+            "nothing has happened"
+        );
         escalation.look_again();
         assert!(escalation.may_order(at(100), at(100)));
         escalation.order(&[0, 1], 50, 10, at(100));
         escalation.look_again();
-        assert!(!escalation.may_order(at(701), at(701)), "a window is under way");
+        assert!(
+            !escalation.may_order(at(701), at(701)),
+            "a window is under way"
+        );
         escalation.told(0, ProfileWindow::default());
         escalation.told(7, ProfileWindow::default());
         let ordered = escalation.end(&[]).unwrap();
@@ -427,8 +470,10 @@ mod tests {
         standing.look_again();
         assert!(!standing.may_order(at(106), at(100)));
         assert!(standing.may_order(at(104), at(100)));
-        let mut off =
-            escalation(ProfileSettings { enabled: false, ..ProfileSettings::default() });
+        let mut off = escalation(ProfileSettings {
+            enabled: false,
+            ..ProfileSettings::default()
+        });
         off.look_again();
         assert!(!off.may_order(at(100), at(100)));
     }

@@ -3,9 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, Entered, HangSettings, Stall};
 use incident::{death, folded, hang};
 use model::{
-    Communicator, Event, Fact, Finding, JobContext, Mark, Operation, Origin,
-    PipelineRankState, ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind,
-    Standstill,
+    Communicator, Event, Fact, Finding, JobContext, Mark, Operation, Origin, PipelineRankState,
+    ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind, Standstill,
 };
 use schedule::holding_up;
 
@@ -113,14 +112,29 @@ impl Hangs {
         let (quiet_min_s, pause_max_s) = (settings.quiet_min_s, settings.pause_max_s);
         let communication = Communication::new(settings.clone());
         let collectives = Collectives::new(settings);
-        Self { quiet_min_s, pause_max_s, collectives, communication, ..Self::default() }
+        Self {
+            quiet_min_s,
+            pause_max_s,
+            collectives,
+            communication,
+            ..Self::default()
+        }
     }
 
     /// The job is started over; no number is given twice.
     pub(crate) fn restart(&mut self, settings: HangSettings) {
-        let Self { spoken, others_asked, .. } = *self;
+        let Self {
+            spoken,
+            others_asked,
+            ..
+        } = *self;
         let restarts = self.restarts + 1;
-        *self = Self { spoken, restarts, others_asked, ..Self::new(settings) };
+        *self = Self {
+            spoken,
+            restarts,
+            others_asked,
+            ..Self::new(settings)
+        };
     }
 
     pub(crate) fn join(&mut self, group: u32, name: &str, members: &Ranks) {
@@ -145,7 +159,11 @@ impl Hangs {
             _ => {}
         }
         // A rank that gives up leaves what it was in.
-        if mark.kind().begins() { self.moved(mark.at) } else { None }
+        if mark.kind().begins() {
+            self.moved(mark.at)
+        } else {
+            None
+        }
     }
 
     /// Something moved at `at`: a stall from before is over. Its seconds if it was spoken of.
@@ -154,7 +172,12 @@ impl Hangs {
         let quiet_s = at.seconds_since(under.stall.since);
         let number = under.number?;
         let stall = under.explained();
-        self.passed.push(Passed { number, stall, seen: under.seen, quiet_s });
+        self.passed.push(Passed {
+            number,
+            stall,
+            seen: under.seen,
+            quiet_s,
+        });
         if self.passed.len() > MAX_HANGS {
             let shortest = self
                 .passed
@@ -178,7 +201,12 @@ impl Hangs {
         let failed = &self.failed;
         let dismissed = self.now.take_if(|under| {
             under.left_orderly.extend(orderly.then_some(rank));
-            let Stall { kind, culprits, waiting, .. } = &under.stall;
+            let Stall {
+                kind,
+                culprits,
+                waiting,
+                ..
+            } = &under.stall;
             // Who is not recorded here is not seen to end either.
             let culprits = culprits.iter().filter(|_| *kind != StallKind::Unseen);
             let mut ranks = culprits.chain(waiting);
@@ -208,7 +236,9 @@ impl Hangs {
     /// A rank's process has ended by itself, and not as one that is done.
     pub(crate) fn fail(&mut self, rank: u32) {
         self.failed.insert(rank);
-        if let Some(under) = self.dismissed.take_if(|it| it.stall.waiting.contains(&rank))
+        if let Some(under) = self
+            .dismissed
+            .take_if(|it| it.stall.waiting.contains(&rank))
         {
             self.now.get_or_insert(under);
         }
@@ -218,7 +248,9 @@ impl Hangs {
 
     /// Whether a hang was spoken of that still goes on.
     fn is_told(&self) -> bool {
-        self.now.as_ref().is_some_and(|under| under.number.is_some())
+        self.now
+            .as_ref()
+            .is_some_and(|under| under.number.is_some())
     }
 
     /// Whether a rank that ends now, `by_itself` if that is certain, gave up waiting for others:
@@ -228,10 +260,11 @@ impl Hangs {
         if self.killed.is_some_and(|(_, signal)| !ends_itself(signal)) || self.is_told() {
             return false;
         }
-        let Some(stall) = self.collectives.stuck() else { return false };
+        let Some(stall) = self.collectives.stuck() else {
+            return false;
+        };
         let accused = stall.accused();
-        let is_over =
-            !accused.is_empty() && accused.iter().all(|it| stall.gone.contains(it));
+        let is_over = !accused.is_empty() && accused.iter().all(|it| stall.gone.contains(it));
         let at = self.quiet_until.max(self.last_at()).unwrap_or_default();
         let is_long = by_itself && at.seconds_since(stall.since) >= self.quiet_min_s;
         let waits = !accused.contains(&rank) && stall.waiting.contains(&rank);
@@ -245,15 +278,22 @@ impl Hangs {
         self.spoken += 1;
         let new = Under::new(stall, self.progress(), at);
         let (number, asks, gave_up) = (Some(self.spoken), Asks::Nobody, true);
-        self.now = Some(Under { number, asks, gave_up, ..new });
+        self.now = Some(Under {
+            number,
+            asks,
+            gave_up,
+            ..new
+        });
         true
     }
 
     /// The hang that a rank gave up in, once.
     pub(crate) fn given_up(&mut self, context: JobContext<'_>) -> Option<Finding> {
         let pause_max_s = self.pause_max_s;
-        let under =
-            self.now.as_mut().filter(|it| it.number.is_some() && it.told.is_none())?;
+        let under = self
+            .now
+            .as_mut()
+            .filter(|it| it.number.is_some() && it.told.is_none())?;
         let finding = under.finding(context, pause_max_s)?;
         under.told = Some((under.stall.kind, finding.severity));
         Some(finding)
@@ -289,13 +329,19 @@ impl Hangs {
             // Now it is quiet for longer than ever: all of it is looked at anew.
             self.now = None;
         }
-        if self.in_profiler.values().any(|since| at.seconds_since(*since) < PROFILER_S) {
+        if self
+            .in_profiler
+            .values()
+            .any(|since| at.seconds_since(*since) < PROFILER_S)
+        {
             return;
         }
         // Who never came explains more than what the others wait in.
         let stall = self.collectives.stall(at).or_else(|| {
             let step = self.collectives.step();
-            self.communication.stall(at).map(|stall| Stall { step, ..stall })
+            self.communication
+                .stall(at)
+                .map(|stall| Stall { step, ..stall })
         });
         let stall = match stall {
             Some(stall) if stall.kind == StallKind::Missing => {
@@ -309,21 +355,30 @@ impl Hangs {
                 .or_else(|| self.collectives.standstill(at)),
         };
         self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
-        let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
+        let quiet_s = self
+            .last_at()
+            .map_or(0.0, |last_at| at.seconds_since(last_at));
         if self.now.is_none() && is_blocked && quiet_s >= self.quiet_min_s {
             // A launcher that ends a start which has failed is quick, and takes one by one.
-            let stuck = self.collectives.stuck().filter(|stall| !stall.is_of_start());
+            let stuck = self
+                .collectives
+                .stuck()
+                .filter(|stall| !stall.is_of_start());
             self.now = stuck.map(|stall| {
                 let is_early = true;
-                Under { is_early, ..Under::new(stall, self.progress(), at) }
+                Under {
+                    is_early,
+                    ..Under::new(stall, self.progress(), at)
+                }
             });
         }
     }
 
     /// What it is where ranks that wait for others in sends and receives never come either.
     fn in_pipelines(&self, stall: Stall, standing: Vec<Standstill>) -> Stall {
-        let (here, mut others): (Vec<_>, Vec<_>) =
-            standing.into_iter().partition(|it| stall.culprits.contains(&it.rank));
+        let (here, mut others): (Vec<_>, Vec<_>) = standing
+            .into_iter()
+            .partition(|it| stall.culprits.contains(&it.rank));
         let waits = |it: &Standstill| it.state >= PipelineRankState::Receives;
         if here.iter().filter(|it| waits(it)).count() == stall.culprits.len() {
             // For one that nobody waits for in a collective.
@@ -407,23 +462,21 @@ impl Hangs {
 
     /// Ranks whose stacks would help to say what is wrong; once it was said those of the others, of
     /// `all`, to see who is where.
-    pub(crate) fn wanted_stacks(
-        &self,
-        all: impl ExactSizeIterator<Item = u32>,
-    ) -> Vec<u32> {
-        let Some(under) = self.now.as_ref().filter(|under| under.asks != Asks::Nobody)
-        else {
+    pub(crate) fn wanted_stacks(&self, all: impl ExactSizeIterator<Item = u32>) -> Vec<u32> {
+        let Some(under) = self.now.as_ref().filter(|under| under.asks != Asks::Nobody) else {
             return Vec::new();
         };
         if under.asks == Asks::Others {
             let Seen { stacks, others, .. } = &under.seen;
             let every = all.len().div_ceil(LATER.others).max(1);
-            let is_known =
-                |rank: &u32| stacks.contains_key(rank) || others.contains_key(rank);
+            let is_known = |rank: &u32| stacks.contains_key(rank) || others.contains_key(rank);
             return all.step_by(every).filter(|rank| !is_known(rank)).collect();
         }
         let culprits = under.stall.culprits.iter().take(FIRST.named);
-        culprits.chain(under.stall.waiting.iter().take(FIRST.others)).copied().collect()
+        culprits
+            .chain(under.stall.waiting.iter().take(FIRST.others))
+            .copied()
+            .collect()
     }
 
     /// What a host sees of the network of a rank that was asked for.
@@ -445,7 +498,11 @@ impl Hangs {
     pub(crate) fn stack(&mut self, rank: u32, stack: Stack) {
         if let Some(under) = &mut self.now {
             let Seen { stacks, others, .. } = &mut under.seen;
-            let stacks = if under.asks == Asks::Others { others } else { stacks };
+            let stacks = if under.asks == Asks::Others {
+                others
+            } else {
+                stacks
+            };
             stacks.insert(rank, stack);
         }
     }
@@ -493,12 +550,22 @@ impl Hangs {
     pub(crate) fn passed(&self, context: JobContext<'_>) -> Vec<Finding> {
         self.passed
             .iter()
-            .map(|Passed { number, stall, seen, quiet_s }| {
-                let id = format!("h{number}");
-                let quiet = (*quiet_s, self.pause_max_s);
-                let finding = seen.finding(stall, id, context, quiet, false);
-                Finding { origin: Origin::PassedStall, ..finding }
-            })
+            .map(
+                |Passed {
+                     number,
+                     stall,
+                     seen,
+                     quiet_s,
+                 }| {
+                    let id = format!("h{number}");
+                    let quiet = (*quiet_s, self.pause_max_s);
+                    let finding = seen.finding(stall, id, context, quiet, false);
+                    Finding {
+                        origin: Origin::PassedStall,
+                        ..finding
+                    }
+                },
+            )
             .collect()
     }
 }
@@ -507,7 +574,10 @@ impl Under {
     fn new(stall: Stall, progress: Vec<Progress>, at: RankNs) -> Self {
         Self {
             stall,
-            seen: Seen { progress, ..Seen::default() },
+            seen: Seen {
+                progress,
+                ..Seen::default()
+            },
             ports_down: BTreeSet::new(),
             number: None,
             told: None,
@@ -523,7 +593,12 @@ impl Under {
     /// Whether it cannot pass by itself: somebody has ended, was stopped, or entered another
     /// collective than the others. What else takes long may have taken long before.
     fn is_final(&self) -> bool {
-        let Stall { kind, gone, culprits, .. } = &self.stall;
+        let Stall {
+            kind,
+            gone,
+            culprits,
+            ..
+        } = &self.stall;
         *kind == StallKind::Desync
             || !gone.is_empty()
             || culprits
@@ -538,14 +613,21 @@ impl Under {
         // Who is found elsewhere has not come, if those that have come are seen in it: a stack
         // does not always show that it waits.
         let is_in_it = |rank: &u32| {
-            let stack = self.seen.stacks.get(rank).filter(|it| !it.frames.is_empty());
+            let stack = self
+                .seen
+                .stacks
+                .get(rank)
+                .filter(|it| !it.frames.is_empty());
             stack.map(Stack::is_in_collective)
         };
         let mut come = stall.waiting.iter().filter_map(is_in_it).peekable();
         let shows = stall.is_of_start() || come.peek().is_some() && come.all(|it| it);
         if stall.kind == StallKind::Unseen
             && shows
-            && stall.culprits.iter().all(|rank| is_in_it(rank) == Some(false))
+            && stall
+                .culprits
+                .iter()
+                .all(|rank| is_in_it(rank) == Some(false))
         {
             stall.kind = StallKind::Missing;
         }
@@ -562,7 +644,10 @@ impl Under {
     fn finding(&self, context: JobContext<'_>, pause_max_s: f64) -> Option<Finding> {
         let id = format!("h{}", self.number?);
         let quiet = (self.quiet_s(), pause_max_s);
-        Some(self.seen.finding(&self.explained(), id, context, quiet, true))
+        Some(
+            self.seen
+                .finding(&self.explained(), id, context, quiet, true),
+        )
     }
 
     fn quiet_s(&self) -> f64 {
@@ -577,8 +662,7 @@ impl Under {
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
         let is_doubtful = self.told.is_some_and(|(kind, severity)| {
-            matches!(kind, StallKind::Unseen | StallKind::Nowhere)
-                || severity == Severity::Info
+            matches!(kind, StallKind::Unseen | StallKind::Nowhere) || severity == Severity::Info
         });
         if is_doubtful && self.asks != Asks::Named && is_due {
             self.asks = Asks::Named;
@@ -597,8 +681,7 @@ impl Seen {
         (quiet_s, pause_max_s): (f64, f64),
         open: bool,
     ) -> Finding {
-        let mut finding =
-            hang(stall, &self.stacks, context, id, quiet_s, pause_max_s, open);
+        let mut finding = hang(stall, &self.stacks, context, id, quiet_s, pause_max_s, open);
         finding.facts.extend_from_slice(&self.network);
         finding.stacks = folded(self.stacks.iter().chain(&self.others), &stall.culprits);
         finding.progress.clone_from(&self.progress);

@@ -139,7 +139,9 @@ impl HostMerger {
 
     /// Whether a host has deregistered.
     pub fn has_left(&self, host: &str) -> bool {
-        self.places.get(host).is_some_and(|place| self.hosts[*place].ended)
+        self.places
+            .get(host)
+            .is_some_and(|place| self.hosts[*place].ended)
     }
 
     /// Whether every host has deregistered.
@@ -149,12 +151,27 @@ impl HostMerger {
 
     /// Takes the next batch of a host.
     pub fn take(&mut self, batch: Batch) {
-        let Batch { host, session, shift_ns, watermark, last, inputs, .. } = batch;
+        let Batch {
+            host,
+            session,
+            shift_ns,
+            watermark,
+            last,
+            inputs,
+            ..
+        } = batch;
         let new = self.hosts.len();
         let place = *self.places.entry(host).or_insert(new);
         if place == new {
-            let start = Start { run: self.start.run, attempt: 0 };
-            self.hosts.push(Host { session: session.clone(), start, ..Host::default() });
+            let start = Start {
+                run: self.start.run,
+                attempt: 0,
+            };
+            self.hosts.push(Host {
+                session: session.clone(),
+                start,
+                ..Host::default()
+            });
         }
         let sender = &mut self.hosts[place];
         if sender.session != session {
@@ -184,12 +201,16 @@ impl HostMerger {
 
     /// Says that a host was not heard of for long: it is waited for no more until it is.
     pub fn lose(&mut self, host: &str) {
-        let Some(place) = self.places.get(host) else { return };
+        let Some(place) = self.places.get(host) else {
+            return;
+        };
         let host_lost = &mut self.hosts[*place];
         host_lost.silent = true;
         self.waited.remove(&(host_lost.watermark, *place));
         let ranks = std::mem::take(&mut host_lost.profiled);
-        self.job.note(VerdictNote::HostUnheard { host: host.to_owned() });
+        self.job.note(VerdictNote::HostUnheard {
+            host: host.to_owned(),
+        });
         // Nor is it waited for with what a profile of its ranks shows.
         if !ranks.is_empty() {
             self.job.take(Input::ProfileEnded { ranks });
@@ -229,22 +250,26 @@ impl HostMerger {
     }
 
     fn furthest(&self) -> RankNs {
-        self.reached.last().map_or(RankNs::default(), |(watermark, _)| *watermark)
+        self.reached
+            .last()
+            .map_or(RankNs::default(), |(watermark, _)| *watermark)
     }
 
     /// The time up to which every host that is waited for has spoken.
     fn watermark(&self) -> RankNs {
         let furthest = self.furthest();
         let mut waited = self.waited.iter().map(|(watermark, _)| *watermark);
-        let first =
-            waited.find(|watermark| furthest.seconds_since(*watermark) <= MOST_BEHIND_S);
+        let first = waited.find(|watermark| furthest.seconds_since(*watermark) <= MOST_BEHIND_S);
         first.unwrap_or(RankNs(u64::MAX))
     }
 
     fn release(&mut self, watermark: RankNs) {
         while let Some((_, place)) = self.heads.pop_first() {
             // Up to where the next host has something to tell.
-            let next = self.heads.first().map_or(watermark, |(at, _)| watermark.min(*at));
+            let next = self
+                .heads
+                .first()
+                .map_or(watermark, |(at, _)| watermark.min(*at));
             let head = |host: &Host| host.queue.front().map(|(at, _)| *at);
             while head(&self.hosts[place]).is_some_and(|at| at <= next) {
                 if let Some((_, input)) = self.hosts[place].queue.pop_front() {
@@ -269,14 +294,27 @@ impl HostMerger {
     fn tell(&mut self, place: usize, input: Option<Input>) {
         let Start { run, attempt } = self.hosts[place].start;
         match input {
-            None => self.restart(place, Start { run: run.saturating_add(1), attempt: 0 }),
+            None => self.restart(
+                place,
+                Start {
+                    run: run.saturating_add(1),
+                    attempt: 0,
+                },
+            ),
             Some(Input::Restart { attempt: known }) => {
-                let attempt = if known == 0 { attempt.saturating_add(1) } else { known };
+                let attempt = if known == 0 {
+                    attempt.saturating_add(1)
+                } else {
+                    known
+                };
                 self.restart(place, Start { run, attempt });
             }
             // Who has not spoken may well have moved.
             Some(Input::NoProgress { at })
-                if self.waited.first().is_some_and(|(watermark, _)| *watermark < at) => {}
+                if self
+                    .waited
+                    .first()
+                    .is_some_and(|(watermark, _)| *watermark < at) => {}
             // All that one host has; those of the others are yet to come.
             Some(Input::StacksComplete) if self.hosts.len() > 1 => {}
             // What is left of an earlier start, of ranks that are no more.
@@ -295,7 +333,9 @@ impl HostMerger {
         self.hosts[place].start = start;
         if start > self.start {
             self.start = start;
-            self.job.take(Input::Restart { attempt: start.attempt });
+            self.job.take(Input::Restart {
+                attempt: start.attempt,
+            });
         }
     }
 
@@ -328,7 +368,9 @@ impl HostMerger {
         if self.profile.is_some() || self.profile_asked_at.is_some_and(is_recent) {
             return;
         }
-        let Some(ranks) = self.job.wanted_profile(now) else { return };
+        let Some(ranks) = self.job.wanted_profile(now) else {
+            return;
+        };
         let usual_s = self.job.usual_step_s();
         self.profile = Some(settings.window(ranks, step, usual_s, ORDER_AHEAD_S));
         self.profile_asked_at = Some(now);
@@ -343,9 +385,13 @@ impl Host {
             self.queue.push_back((self.at, None));
             (self.attempt, self.reported) = (0, BTreeMap::new());
         }
-        let before = self.reported.iter().map(|(rank, reported)| (*rank, *reported));
-        self.again =
-            before.map(|(rank, before)| (rank, Again { before, passed: 0 })).collect();
+        let before = self
+            .reported
+            .iter()
+            .map(|(rank, reported)| (*rank, *reported));
+        self.again = before
+            .map(|(rank, before)| (rank, Again { before, passed: 0 }))
+            .collect();
     }
 
     /// Takes an input, unless it was reported before.
@@ -399,7 +445,10 @@ impl Host {
     fn reported(&mut self, rank: u32) -> &mut ReportedRank {
         let reported = self.reported.entry(rank).or_default();
         if reported.left {
-            *reported = ReportedRank { at: reported.at, ..ReportedRank::default() };
+            *reported = ReportedRank {
+                at: reported.at,
+                ..ReportedRank::default()
+            };
         }
         reported
     }
@@ -407,7 +456,9 @@ impl Host {
     /// What comes from now on of a rank is new, but for records that were lost while no agent
     /// read its ring.
     fn end_again(&mut self, rank: u32) {
-        let Some(Again { before, passed }) = self.again.remove(&rank) else { return };
+        let Some(Again { before, passed }) = self.again.remove(&rank) else {
+            return;
+        };
         let records = passed.saturating_sub(before.records);
         if records > 0 {
             let reported = self.reported(rank);
@@ -433,7 +484,9 @@ impl Again {
     /// Whether the next mark was reported before. Times say so even where an agent reports more marks
     /// than the ring has; those of one time are distinguished by their number.
     fn has(&mut self, at: RankNs) -> bool {
-        let ReportedRank { at: last, records, .. } = self.before;
+        let ReportedRank {
+            at: last, records, ..
+        } = self.before;
         let was_reported = at < last || at == last && self.passed < records;
         self.passed += u64::from(was_reported);
         was_reported
@@ -443,8 +496,8 @@ impl Again {
 #[cfg(test)]
 mod tests {
     use model::{
-        CollectiveIssue, CollectiveOp, Event, FunctionClass, Mark, Pattern,
-        ProfileWindow, WorkerPatterns,
+        CollectiveIssue, CollectiveOp, Event, FunctionClass, Mark, Pattern, ProfileWindow,
+        WorkerPatterns,
     };
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -458,9 +511,18 @@ mod tests {
         let members = (0..2).collect();
         let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number);
         let (at, event) = (RankNs(SECOND), Event::CollectiveIssue(sum));
-        let mark = Mark { at, step: 40, on_loop_thread: true, event };
+        let mark = Mark {
+            at,
+            step: 40,
+            on_loop_thread: true,
+            event,
+        };
         vec![
-            Input::Group { group: 1, name: "default".to_owned(), members },
+            Input::Group {
+                group: 1,
+                name: "default".to_owned(),
+                members,
+            },
             Input::Mark { rank, mark },
         ]
     }
@@ -468,11 +530,21 @@ mod tests {
     fn batch(host: &str, until_s: u64, inputs: Vec<Input>) -> Batch {
         let (host, session) = (host.to_owned(), "e".to_owned());
         let watermark = RankNs(until_s * SECOND);
-        Batch { host, session, sequence: 0, shift_ns: 0, watermark, last: false, inputs }
+        Batch {
+            host,
+            session,
+            sequence: 0,
+            shift_ns: 0,
+            watermark,
+            last: false,
+            inputs,
+        }
     }
 
     fn quiet(at_s: u64) -> Vec<Input> {
-        vec![Input::NoProgress { at: RankNs(at_s * SECOND) }]
+        vec![Input::NoProgress {
+            at: RankNs(at_s * SECOND),
+        }]
     }
 
     fn two_hosts() -> HostMerger {
@@ -510,9 +582,14 @@ mod tests {
             merger.take(batch(host, 16, Vec::new()));
         }
         let said = merger.take_announcements();
-        let [Announcement::Hang { claim, .. }] = &said[..] else { panic!("{said:?}") };
+        let [Announcement::Hang { claim, .. }] = &said[..] else {
+            panic!("{said:?}")
+        };
         let headline = narrate::headline(claim);
-        assert!(headline.contains("rank 1 never entered ALLREDUCE #47"), "{headline}");
+        assert!(
+            headline.contains("rank 1 never entered ALLREDUCE #47"),
+            "{headline}"
+        );
         assert_eq!(merger.wanted_stacks(), [] as [u32; 0]);
     }
 
@@ -523,13 +600,19 @@ mod tests {
             merger.take(batch(host, 3, vec![Input::Restart { attempt: 1 }]));
         }
         for host in ["a", "b"] {
-            merger.take(Batch { last: true, ..batch(host, 4, Vec::new()) });
+            merger.take(Batch {
+                last: true,
+                ..batch(host, 4, Vec::new())
+            });
         }
         assert!(merger.ended());
         // The same job anew, and a host that was not there before.
         for host in ["a", "b", "c"] {
             let session = "later".to_owned();
-            merger.take(Batch { session, ..batch(host, 5, entered(0, 1)) });
+            merger.take(Batch {
+                session,
+                ..batch(host, 5, entered(0, 1))
+            });
         }
         assert!(!merger.ended());
         let notes = merger.job().verdict().notes;
@@ -595,8 +678,15 @@ mod tests {
     #[test]
     fn a_rank_that_was_started_anew_has_its_own_names() {
         let mut host = Host::default();
-        let name = |name: &str| Input::Name { rank: 0, name: name.to_owned() };
-        let left = Input::Left { rank: 0, step: 3, orderly: false };
+        let name = |name: &str| Input::Name {
+            rank: 0,
+            name: name.to_owned(),
+        };
+        let left = Input::Left {
+            rank: 0,
+            step: 3,
+            orderly: false,
+        };
         host.take(name("a"));
         host.take(left);
         host.take(name("b"));
@@ -613,21 +703,40 @@ mod tests {
 
     /// What a host tells of a window: that it is ordered of its ranks, and what they did in it.
     fn ordered(ranks: [u32; 2]) -> Vec<Input> {
-        vec![Input::ProfileOrdered { ranks: ranks.to_vec(), first_step: 50, steps: 10 }]
+        vec![Input::ProfileOrdered {
+            ranks: ranks.to_vec(),
+            first_step: 50,
+            steps: 10,
+        }]
     }
 
     fn profiled(ranks: [u32; 2]) -> Vec<Input> {
         let window = |rank| {
             let mut patterns = WorkerPatterns::default();
-            let id = patterns.functions.intern(FunctionClass::Python, "sleep", None);
+            let id = patterns
+                .functions
+                .intern(FunctionClass::Python, "sleep", None);
             // Three quarters of the time on rank 1, and next to nothing elsewhere.
             let beta = if rank == 1 { 0.75 } else { 0.005 };
-            let pattern = Pattern { beta, events: 1, ..Pattern::default() };
+            let pattern = Pattern {
+                beta,
+                events: 1,
+                ..Pattern::default()
+            };
             patterns.patterns.insert(id, pattern);
-            let window = ProfileWindow { span_s: 1.0, patterns, ..Default::default() };
-            Input::Profiled { rank, window: Box::new(window) }
+            let window = ProfileWindow {
+                span_s: 1.0,
+                patterns,
+                ..Default::default()
+            };
+            Input::Profiled {
+                rank,
+                window: Box::new(window),
+            }
         };
-        let ended = Input::ProfileEnded { ranks: ranks.to_vec() };
+        let ended = Input::ProfileEnded {
+            ranks: ranks.to_vec(),
+        };
         ranks.into_iter().map(window).chain([ended]).collect()
     }
 
@@ -636,7 +745,11 @@ mod tests {
         let profile = merger.job().verdict().profile?;
         let ranks = profile.ranks.iter().map(|rank| rank.rank).collect();
         let abnormal = profile.functions.iter().map(|function| {
-            function.abnormal.iter().map(|abnormal| abnormal.rank).collect()
+            function
+                .abnormal
+                .iter()
+                .map(|abnormal| abnormal.rank)
+                .collect()
         });
         Some((ranks, abnormal.collect()))
     }

@@ -76,10 +76,7 @@ impl Job {
             notes: Notes::default(),
             side_channels: SideChannels::default(),
             usages: Usages::default(),
-            escalation: Escalation::new(
-                settings.profile.clone(),
-                settings.trigger.clone(),
-            ),
+            escalation: Escalation::new(settings.profile.clone(), settings.trigger.clone()),
             settings,
         }
     }
@@ -111,7 +108,14 @@ impl Job {
             self.observe(&input);
         }
         match input {
-            Input::Rank { rank, host, role, first_local, locals, world_size } => {
+            Input::Rank {
+                rank,
+                host,
+                role,
+                first_local,
+                locals,
+                world_size,
+            } => {
                 self.placement.place(rank, host);
                 let host_ranks = first_local..first_local.saturating_add(locals);
                 self.aligner.expect_host(rank, host_ranks, role);
@@ -126,27 +130,44 @@ impl Job {
             Input::Lost { rank, records } => self.streams.lose(rank, records),
             Input::NoProgress { at } => {
                 let last_at = self.last_at();
-                let is_blocked = last_at
-                    .is_some_and(|last_at| self.escalation.is_blocked(at, last_at));
+                let is_blocked =
+                    last_at.is_some_and(|last_at| self.escalation.is_blocked(at, last_at));
                 self.detectors
                     .collectives
                     .hangs
                     .quiet(at, is_blocked, || self.detectors.pipelines.standing());
             }
-            Input::ProfileOrdered { ranks, first_step, steps } => {
+            Input::ProfileOrdered {
+                ranks,
+                first_step,
+                steps,
+            } => {
                 self.order_profile(&ranks, first_step, steps);
             }
             Input::Profiled { rank, window } => self.escalation.told(rank, *window),
-            Input::Usage { rank, first_step, last_step, usage } => {
+            Input::Usage {
+                rank,
+                first_step,
+                last_step,
+                usage,
+            } => {
                 let steps = u64::from(first_step)..=u64::from(last_step);
                 self.usages.take(rank, steps, usage);
             }
-            Input::Device { ranks, first_step, last_step, usage } => {
+            Input::Device {
+                ranks,
+                first_step,
+                last_step,
+                usage,
+            } => {
                 let steps = u64::from(first_step)..=u64::from(last_step);
                 self.usages.take_device(ranks, steps, *usage);
             }
             Input::ProfileEnded { ranks } => self.end_profile(&ranks),
-            Input::Network { rank, fault: fault @ NetworkFault::Slower { .. } } => {
+            Input::Network {
+                rank,
+                fault: fault @ NetworkFault::Slower { .. },
+            } => {
                 self.note(VerdictNote::Network { rank, fault });
             }
             Input::Entered { rank, .. }
@@ -177,7 +198,10 @@ impl Job {
     fn restart(&mut self) {
         self.end_profile(&[]);
         self.finish();
-        let found = self.told(JobContext { ended: true, ..self.context() });
+        let found = self.told(JobContext {
+            ended: true,
+            ..self.context()
+        });
         self.earlier.add(found, self.aligner.steps());
         self.aligner = Aligner::new(self.settings.window.clone());
         self.detectors.restart();
@@ -218,7 +242,8 @@ impl Job {
             left_out: self.aligner.left_out(),
             ..self.placement.context(&self.names)
         };
-        self.announcements.extend(self.detectors.observe(input, context));
+        self.announcements
+            .extend(self.detectors.observe(input, context));
     }
 
     fn mark(&mut self, rank: u32, mark: &Mark) {

@@ -5,12 +5,11 @@ use std::ops::RangeInclusive;
 use diagnosis::Detector;
 use incident::{IncidentSettings, Looked, SlowBlocks, absorbed, halted};
 use model::{
-    AbsorbedBlock, Announcement, BlockPlace, BlockTime, Claim, CollectiveIssue,
-    CollectiveOp, Event, Fact, Finding, Input, JobContext, Mark, RankNs, Standstill,
+    AbsorbedBlock, Announcement, BlockPlace, BlockTime, Claim, CollectiveIssue, CollectiveOp,
+    Event, Fact, Finding, Input, JobContext, Mark, RankNs, Standstill,
 };
 use schedule::{
-    DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Watch, Worked,
-    holding_up,
+    DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Watch, Worked, holding_up,
 };
 use steps::is_sampled;
 
@@ -81,12 +80,7 @@ impl Pipelines {
 
     /// Takes a mark; whose blocks are slow for the first time, for [`Self::claim`]. In a step that
     /// is left out none is called slow.
-    fn mark(
-        &mut self,
-        rank: u32,
-        mark: &Mark,
-        left_out: impl Fn(u32) -> bool,
-    ) -> Option<usize> {
+    fn mark(&mut self, rank: u32, mark: &Mark, left_out: impl Fn(u32) -> bool) -> Option<usize> {
         let (begins, place) = match mark.event {
             Event::CollectiveIssue(issue) => {
                 self.issue(rank, mark.at, &issue);
@@ -105,7 +99,12 @@ impl Pipelines {
             if marked.len() == MAX_MARKED {
                 marked.pop_front();
             }
-            marked.push_back(Marked { at: mark.at, step: mark.step, begins, place });
+            marked.push_back(Marked {
+                at: mark.at,
+                step: mark.step,
+                begins,
+                place,
+            });
         }
         let held = if begins {
             self.watch.begin(rank, mark.at.0, place)
@@ -122,9 +121,19 @@ impl Pipelines {
 
     fn issue(&mut self, rank: u32, at: RankNs, issue: &CollectiveIssue) {
         match *issue {
-            CollectiveIssue { op: CollectiveOp::RECEIVE, .. } => self.watch.receive(rank),
-            CollectiveIssue { op: CollectiveOp::SEND, .. } => self.watch.send(rank),
-            CollectiveIssue { group, number: number @ 1.., .. } => {
+            CollectiveIssue {
+                op: CollectiveOp::RECEIVE,
+                ..
+            } => self.watch.receive(rank),
+            CollectiveIssue {
+                op: CollectiveOp::SEND,
+                ..
+            } => self.watch.send(rank),
+            CollectiveIssue {
+                group,
+                number: number @ 1..,
+                ..
+            } => {
                 self.watch.meet(rank, group, number, at.0);
             }
             _ => {}
@@ -158,7 +167,9 @@ impl Pipelines {
 
     /// The blocks whose begin and end a device got to at these times.
     fn blocks(&mut self, rank: u32, times: &[BlockTime]) -> Vec<DeviceBlock> {
-        let Some(marked) = self.marked.get_mut(&rank) else { return Vec::new() };
+        let Some(marked) = self.marked.get_mut(&rank) else {
+            return Vec::new();
+        };
         let mut open: Option<(BlockPlace, BlockTime)> = None;
         let mut blocks = Vec::new();
         for time in times {
@@ -170,12 +181,22 @@ impl Pipelines {
                 open = None;
                 continue;
             };
-            let Marked { step, begins, place, .. } = mark;
+            let Marked {
+                step,
+                begins,
+                place,
+                ..
+            } = mark;
             let begun = open.take().filter(|(begun, _)| *begun == place);
             if begins {
                 open = Some((place, *time));
             } else if let Some((_, begin)) = begun {
-                blocks.push(DeviceBlock { step, place, begin, end: *time });
+                blocks.push(DeviceBlock {
+                    step,
+                    place,
+                    begin,
+                    end: *time,
+                });
             }
         }
         blocks
@@ -186,7 +207,8 @@ impl Pipelines {
             return None;
         }
         self.absorbed.extend(absorbed(held));
-        self.absorbed.drain(..self.absorbed.len().saturating_sub(MAX_ABSORBED));
+        self.absorbed
+            .drain(..self.absorbed.len().saturating_sub(MAX_ABSORBED));
         let mut by_stage: BTreeMap<usize, (Vec<u32>, Vec<SlowBlock>)> = BTreeMap::new();
         for (rank, slow) in &held.causes {
             let (ranks, blocks) = by_stage.entry(slow.stage).or_default();
@@ -198,13 +220,18 @@ impl Pipelines {
         for (stage, (mut ranks, blocks)) in by_stage {
             ranks.sort_unstable();
             ranks.dedup();
-            let known = self.slow.iter().position(|slow| {
-                slow.blocks.ranks == ranks && slow.blocks.stage == stage
-            });
+            let known = self
+                .slow
+                .iter()
+                .position(|slow| slow.blocks.ranks == ranks && slow.blocks.stage == stage);
             let at = known.unwrap_or_else(|| {
                 self.numbers += 1;
                 let blocks = SlowBlocks::new(ranks, stage);
-                self.slow.push(Numbered { number: self.numbers, blocks, notable: false });
+                self.slow.push(Numbered {
+                    number: self.numbers,
+                    blocks,
+                    notable: false,
+                });
                 self.slow.len() - 1
             });
             let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
@@ -229,7 +256,10 @@ impl Pipelines {
     pub(crate) fn claim(&self, at: usize, context: JobContext<'_>) -> Option<Claim> {
         let slow = &self.slow.get(at)?.blocks;
         let id = String::new();
-        Some(slow.finding(context, id, &self.settings, &self.looked, 0.0).claim)
+        Some(
+            slow.finding(context, id, &self.settings, &self.looked, 0.0)
+                .claim,
+        )
     }
 
     /// Where ranks of pipelines are, of a job that hangs.
@@ -241,7 +271,11 @@ impl Pipelines {
     /// that hold the pipelines up.
     pub(crate) fn halted(&self, ranks: &[u32]) -> impl Iterator<Item = Fact> {
         let all = self.watch.standing();
-        let here = all.iter().filter(|it| ranks.contains(&it.rank)).copied().collect();
+        let here = all
+            .iter()
+            .filter(|it| ranks.contains(&it.rank))
+            .copied()
+            .collect();
         let mut halts = holding_up(here);
         if halts.is_empty() {
             halts = holding_up(all);
@@ -260,11 +294,7 @@ impl Pipelines {
     }
 
     /// What a rank worked in its blocks about these steps, beside its copies in other pipelines.
-    pub(crate) fn own_work(
-        &self,
-        rank: u32,
-        steps: &RangeInclusive<u64>,
-    ) -> Option<Worked> {
+    pub(crate) fn own_work(&self, rank: u32, steps: &RangeInclusive<u64>) -> Option<Worked> {
         self.watch.own_work(rank, steps)
     }
 
@@ -292,8 +322,7 @@ impl Detector for Pipelines {
 
     /// What held the pipelines up, costliest first.
     fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
-        let mut slow: Vec<&Numbered> =
-            self.slow.iter().filter(|slow| slow.notable).collect();
+        let mut slow: Vec<&Numbered> = self.slow.iter().filter(|slow| slow.notable).collect();
         slow.sort_by(|a, b| costliest_first(a, b));
         slow.into_iter()
             .map(|Numbered { number, blocks, .. }| {
@@ -311,7 +340,11 @@ impl Detector for Pipelines {
     fn restart(&mut self) {
         let absorbed = std::mem::take(&mut self.absorbed);
         let fresh = Self::new(self.schedule.clone(), self.settings.clone());
-        *self = Self { absorbed, numbers: self.numbers, ..fresh };
+        *self = Self {
+            absorbed,
+            numbers: self.numbers,
+            ..fresh
+        };
     }
 }
 
@@ -332,7 +365,11 @@ mod tests {
         let slow = SlowBlock {
             pipeline: 0,
             stage: 1,
-            block: PipelineBlock { pass: Pass::Forward, microbatch: 0, chunk: 0 },
+            block: PipelineBlock {
+                pass: Pass::Forward,
+                microbatch: 0,
+                chunk: 0,
+            },
             node: 0,
             took_s: 0.2,
             usual_s: 0.1,
@@ -343,7 +380,14 @@ mod tests {
             let causes = vec![(1, slow)];
             let (took_s, usual_s, lost_s) = (0.4, 0.3, 0.1);
             let absorbed = Vec::new();
-            let held = HeldUp { step, took_s, usual_s, lost_s, causes, absorbed };
+            let held = HeldUp {
+                step,
+                took_s,
+                usual_s,
+                lost_s,
+                causes,
+                absorbed,
+            };
             pipelines.take(&held, |step| (5..=15).contains(&step))
         };
         assert_eq!([5, 15, 16].map(&mut held), [None, None, Some(0)]);

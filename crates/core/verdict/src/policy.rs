@@ -132,13 +132,21 @@ mod tests {
         } else {
             "once each".to_owned()
         };
-        let Rule { finding, evidence, lasts_s, .. } = rule;
+        let Rule {
+            finding,
+            evidence,
+            lasts_s,
+            ..
+        } = rule;
         format!("| {finding} | {evidence} | {ranks} | {every} | {lasts_s} s |")
     }
 
     #[test]
     fn the_table_in_the_documentation_is_the_policy() {
-        let table = DOCS.split("\n\n").find(|part| part.starts_with("| found")).unwrap();
+        let table = DOCS
+            .split("\n\n")
+            .find(|part| part.starts_with("| found"))
+            .unwrap();
         let rows = table.lines().skip(2);
         let told = Suspicion::ALL.map(|finding| row(&finding.rule()));
         assert_eq!(rows.collect::<Vec<_>>(), told);

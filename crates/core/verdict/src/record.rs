@@ -104,7 +104,9 @@ fn stages(
     for account in &found.steps {
         let notable_s = gates.notable_s(account.makespan_s);
         each_stage(window, found, account, |stage, leading, spent_s| {
-            let Some(slot) = found.slot(stage) else { return };
+            let Some(slot) = found.slot(stage) else {
+                return;
+            };
             for (sum, lag) in lag_s[slot].iter_mut().zip(lags(&places, spent_s)) {
                 *sum += f64::from(lag);
             }
@@ -250,8 +252,10 @@ mod tests {
         job.analyse(window(0, 4, vec![0.0; 60]), Some(SPAN));
         job.analyse(window(4, 4, late.concat()), Some(SPAN));
         let told = job.verdict().incidents;
-        let struck: Vec<f64> =
-            told.iter().map(|it| it.evidence[0].values["struck_steps"]).collect();
+        let struck: Vec<f64> = told
+            .iter()
+            .map(|it| it.evidence[0].values["struck_steps"])
+            .collect();
         assert_eq!(struck, [4.0], "{told:?}");
     }
 
@@ -272,12 +276,22 @@ mod tests {
         let mut job = job();
         let (host, role) = ("h1".to_owned(), None);
         let (first_local, locals, world_size) = (0, 4, 8);
-        job.take(Input::Rank { rank: 2, host, role, first_local, locals, world_size });
+        job.take(Input::Rank {
+            rank: 2,
+            host,
+            role,
+            first_local,
+            locals,
+            world_size,
+        });
         let step = [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.8, 0.5, 2.0, 2.0, 2.0, 2.0];
         job.analyse(window(0, 4, step.repeat(5)), Some(SPAN));
         let records = job.take_records();
         let late = |at: usize| records[0].stages[at].late.clone();
-        assert_eq!((late(0), records[0].stages[0].lead_ranks.len()), (Vec::new(), 0));
+        assert_eq!(
+            (late(0), records[0].stages[0].lead_ranks.len()),
+            (Vec::new(), 0)
+        );
         for at in [1, 2] {
             let [found] = late(at).try_into().unwrap();
             assert_eq!((found.rank, found.host.as_deref()), (2, Some("h1")));

@@ -54,14 +54,16 @@ impl Series {
     pub(crate) fn add(&mut self, window: &Window, found: &WindowFrontier) {
         self.admit(&window.ranks);
         // Windows of another role over the same steps.
-        let beside =
-            window.group_share < 1.0 && self.window_first == Some(window.first_step);
+        let beside = window.group_share < 1.0 && self.window_first == Some(window.first_step);
         self.window_first = Some(window.first_step);
         let place = |rank: &u32| window.ranks.binary_search(rank).ok();
         let places: Vec<Option<usize>> = self.ranks.iter().map(place).collect();
         for account in &found.steps {
-            let mut column =
-                Column { first_step: account.step, steps: 1, ..Column::default() };
+            let mut column = Column {
+                first_step: account.step,
+                steps: 1,
+                ..Column::default()
+            };
             each_stage(window, found, account, |stage, leading, spent_s| {
                 let advance_s = leading.advance_s * window.group_share;
                 column.advance_s.insert(stage, advance_s);
@@ -91,7 +93,11 @@ impl Series {
         }
         let place = |rank: &u32| known.binary_search(rank).ok();
         let places: Vec<Option<usize>> = self.ranks.iter().map(place).collect();
-        for lags in self.columns.iter_mut().flat_map(|column| column.lag_s.values_mut()) {
+        for lags in self
+            .columns
+            .iter_mut()
+            .flat_map(|column| column.lag_s.values_mut())
+        {
             let lag = |place: &Option<usize>| place.map_or(0.0, |place| lags[place]);
             *lags = places.iter().map(lag).collect();
         }
@@ -134,7 +140,9 @@ pub(crate) fn each_stage(
             *spent += duration;
         }
         let stage = block.boundaries[boundary].stage;
-        let leading = found.slot(stage).and_then(|slot| account.stages[slot].as_ref());
+        let leading = found
+            .slot(stage)
+            .and_then(|slot| account.stages[slot].as_ref());
         if let Some(leading) = leading.filter(|leading| leading.boundary == boundary) {
             each(stage, leading, &spent_s);
         }
@@ -142,7 +150,10 @@ pub(crate) fn each_stage(
 }
 
 /// Lag of each rank of the series behind the median rank of a window, given its place there.
-#[expect(clippy::cast_possible_truncation, reason = "a picture needs no more digits")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a picture needs no more digits"
+)]
 pub(crate) fn lags(places: &[Option<usize>], prefixes: &[f64]) -> Vec<f32> {
     // The lower middle: with two ranks, the punctual one.
     let mut order = prefixes.to_vec();
@@ -152,7 +163,10 @@ pub(crate) fn lags(places: &[Option<usize>], prefixes: &[f64]) -> Vec<f32> {
         None => 0.0,
     };
     let lag_s = |at: usize| (prefixes[at] - middle_s).max(0.0) as f32;
-    places.iter().map(|place| place.map_or(0.0, lag_s)).collect()
+    places
+        .iter()
+        .map(|place| place.map_or(0.0, lag_s))
+        .collect()
 }
 
 impl Column {
@@ -162,7 +176,10 @@ impl Column {
             *self.advance_s.entry(stage).or_default() += seconds;
         }
         for (stage, lags) in other.lag_s {
-            let sums = self.lag_s.entry(stage).or_insert_with(|| vec![0.0; lags.len()]);
+            let sums = self
+                .lag_s
+                .entry(stage)
+                .or_insert_with(|| vec![0.0; lags.len()]);
             for (sum, lag) in sums.iter_mut().zip(lags) {
                 *sum += lag;
             }
@@ -188,7 +205,10 @@ mod tests {
     #[test]
     fn what_is_joined_keeps_every_step_and_every_second() {
         let ranks = 10_000;
-        let mut series = Series { ranks: (0..ranks).collect(), ..Series::default() };
+        let mut series = Series {
+            ranks: (0..ranks).collect(),
+            ..Series::default()
+        };
         let mut lags_s = vec![0.0; ranks as usize];
         lags_s[7] = 0.5;
         for at in 0..1000 {

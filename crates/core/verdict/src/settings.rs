@@ -79,11 +79,17 @@ impl LayoutSettings {
     /// # Errors
     /// [`LayoutError::UnknownAxis`] for an order that names none.
     pub fn sizes(&self) -> Result<Sizes, LayoutError> {
-        let sizes =
-            Axis::ALL.into_iter().zip([self.tp, self.cp, self.ep, self.dp, self.pp]);
-        let told = sizes.filter_map(|(axis, size)| Some((axis, size?))).collect();
+        let sizes = Axis::ALL
+            .into_iter()
+            .zip([self.tp, self.cp, self.ep, self.dp, self.pp]);
+        let told = sizes
+            .filter_map(|(axis, size)| Some((axis, size?)))
+            .collect();
         let names = self.order.iter().flat_map(|order| order.split('-'));
-        Ok(Sizes { told, order: names.map(str::parse).collect::<Result<_, _>>()? })
+        Ok(Sizes {
+            told,
+            order: names.map(str::parse).collect::<Result<_, _>>()?,
+        })
     }
 }
 
@@ -97,7 +103,9 @@ impl Settings {
         }
         let stages = self.reference.iter();
         Baseline::Reference(
-            stages.map(|(name, seconds)| (names.intern(name), *seconds)).collect(),
+            stages
+                .map(|(name, seconds)| (names.intern(name), *seconds))
+                .collect(),
         )
     }
 }
@@ -112,7 +120,9 @@ mod tests {
         let tables = defaults.as_object().unwrap().iter();
         let numbers = tables.flat_map(|(table, values)| {
             let numbers = values.as_object().into_iter().flatten();
-            numbers.filter(|(_, value)| value.is_f64()).map(move |(key, _)| (table, key))
+            numbers
+                .filter(|(_, value)| value.is_f64())
+                .map(move |(key, _)| (table, key))
         });
         for (table, key) in numbers {
             let mut settings = defaults.clone();

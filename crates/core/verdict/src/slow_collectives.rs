@@ -42,19 +42,15 @@ struct Span {
 impl Span {
     /// Reads what it has cost by now, which takes a while with many ranks, now and then; whether it
     /// is over.
-    fn is_over(
-        &mut self,
-        at: RankNs,
-        communication: &Communication,
-        share_min: f64,
-    ) -> bool {
+    fn is_over(&mut self, at: RankNs, communication: &Communication, share_min: f64) -> bool {
         let age_s = at.seconds_since(*self.first_at.get_or_insert(at));
         let last_at = self.cost_s.back().map(|(last_at, _)| *last_at);
         if last_at.is_some_and(|last_at| at.seconds_since(last_at) < READ_EVERY_S) {
             return false;
         }
         let cost_s = communication.slow_s();
-        self.cost_s.push_back((at, if last_at.is_none() { 0.0 } else { cost_s }));
+        self.cost_s
+            .push_back((at, if last_at.is_none() { 0.0 } else { cost_s }));
         // One reading from before the period stays: what the period cost is counted from it.
         while self
             .cost_s
@@ -73,7 +69,12 @@ impl Span {
 
 impl SlowCollectives {
     pub(crate) fn new(share_min: f64) -> Self {
-        Self { share_min, now: None, over: Vec::new(), spans: 0 }
+        Self {
+            share_min,
+            now: None,
+            over: Vec::new(),
+            spans: 0,
+        }
     }
 
     /// An operation was slow, in `step` of the job.
@@ -105,8 +106,10 @@ impl SlowCollectives {
         if span.is_over(at, communication, self.share_min) {
             let steps = (span.first_step, span.last_step);
             let found = communication.straggler().filter(|_| span.told);
-            self.over.extend(found.map(|found| (span.number, found, steps)));
-            self.over.sort_by(|(_, a, _), (_, b, _)| b.cost_s.total_cmp(&a.cost_s));
+            self.over
+                .extend(found.map(|found| (span.number, found, steps)));
+            self.over
+                .sort_by(|(_, a, _), (_, b, _)| b.cost_s.total_cmp(&a.cost_s));
             self.over.truncate(MAX_SPANS);
             self.now = None;
             communication.forgive();
@@ -118,12 +121,21 @@ impl SlowCollectives {
         let found = communication.straggler()?;
         span.told = true;
         let steps = (span.first_step, span.last_step);
-        Some(straggler(&found, context, format!("c{}", span.number), steps, true))
+        Some(straggler(
+            &found,
+            context,
+            format!("c{}", span.number),
+            steps,
+            true,
+        ))
     }
 
     /// The job is started over; no number is given twice.
     pub(crate) fn restart(&mut self) {
-        *self = Self { spans: self.spans, ..Self::new(self.share_min) };
+        *self = Self {
+            spans: self.spans,
+            ..Self::new(self.share_min)
+        };
     }
 
     /// All that was found, what goes on first.
@@ -173,7 +185,15 @@ mod tests {
         let mut communication = Communication::new(HangSettings::default());
         for rank in 0..RANKS {
             let (name, size) = ("ring".to_owned(), RANKS);
-            communication.join(rank, &Communicator { hash: 7, name, rank, size });
+            communication.join(
+                rank,
+                &Communicator {
+                    hash: 7,
+                    name,
+                    rank,
+                    size,
+                },
+            );
         }
         communication
     }
@@ -188,8 +208,11 @@ mod tests {
         let mut slow_collectives = SlowCollectives::new(0.05);
         for step in 0..80 {
             let lost_s = if step < 40 { lost_s } else { then_lost_s };
-            let slow =
-                Slowness { took_s: 0.1 + lost_s, usual_s: 0.1, of_channels: false };
+            let slow = Slowness {
+                took_s: 0.1 + lost_s,
+                usual_s: 0.1,
+                of_channels: false,
+            };
             if step % 5 == 0 && lost_s > 0.0 {
                 for rank in 0..RANKS {
                     communication.slow(rank, 7, slow);
@@ -219,15 +242,22 @@ mod tests {
             }
         }
         let found = slow_collectives.findings(&communication, context, false);
-        found.into_iter().map(|it| (it.id, it.first_step, it.last_step)).collect()
+        found
+            .into_iter()
+            .map(|it| (it.id, it.first_step, it.last_step))
+            .collect()
     }
 
     #[test]
     fn what_costs_little_is_weather_and_no_onset_of_what_follows() {
         assert_eq!(told(0.04, 0.04), []);
-        let [(_, first, last)] = &told(0.04, 2.0)[..] else { panic!("one") };
+        let [(_, first, last)] = &told(0.04, 2.0)[..] else {
+            panic!("one")
+        };
         assert_eq!((*first, *last), (40, 75));
-        let [(_, first, last)] = &told(2.0, 0.04)[..] else { panic!("one") };
+        let [(_, first, last)] = &told(2.0, 0.04)[..] else {
+            panic!("one")
+        };
         // It takes as long as operations are compared until it is over.
         assert!(*first == 0 && (35..=45).contains(last), "{first} to {last}");
     }
@@ -243,7 +273,11 @@ mod tests {
         for (sequence, late, looks) in [(0, 1, 20), (1, 2, 40)] {
             let begun_ms = sequence * 100_000;
             let took_s = looks as f64 / 10.0;
-            let slow = Slowness { took_s, usual_s: 0.1, of_channels: false };
+            let slow = Slowness {
+                took_s,
+                usual_s: 0.1,
+                of_channels: false,
+            };
             communication.slow(0, 7, slow);
             slow_collectives.slow(sequence);
             let operation = Operation {
@@ -269,18 +303,15 @@ mod tests {
             }
             let over = ns(begun_ms + 50_000);
             for rank in 0..RANKS {
-                communication.look(
-                    rank,
-                    over,
-                    Vec::new(),
-                    std::slice::from_ref(&operation),
-                );
+                communication.look(rank, over, Vec::new(), std::slice::from_ref(&operation));
             }
             slow_collectives.look(over, &mut communication, context);
         }
         let told = slow_collectives.findings(&communication, context, false);
-        let spans: Vec<_> =
-            told.iter().map(|it| (&*it.id, &it.subject.ranks[..])).collect();
+        let spans: Vec<_> = told
+            .iter()
+            .map(|it| (&*it.id, &it.subject.ranks[..]))
+            .collect();
         assert_eq!(spans, [("c2", &[2][..]), ("c1", &[1][..])]);
     }
 }

@@ -28,12 +28,7 @@ pub(crate) struct Usages {
 
 impl Usages {
     /// Takes what a rank's process did in these steps.
-    pub(crate) fn take(
-        &mut self,
-        rank: u32,
-        steps: RangeInclusive<u64>,
-        usage: CoreUsage,
-    ) {
+    pub(crate) fn take(&mut self, rank: u32, steps: RangeInclusive<u64>, usage: CoreUsage) {
         if usage.is_sound() {
             keep(self.ranks.entry(rank).or_default(), steps, usage, KEPT);
         }
@@ -59,7 +54,9 @@ impl Usages {
     pub(crate) fn during(&self, steps: &RangeInclusive<u64>) -> BTreeMap<u32, CoreUsage> {
         let of_rank = |told| of_steps(told, steps).copied().reduce(CoreUsage::and);
         let ranks = self.ranks.iter();
-        ranks.filter_map(|(rank, told)| Some((*rank, of_rank(told)?))).collect()
+        ranks
+            .filter_map(|(rank, told)| Some((*rank, of_rank(told)?)))
+            .collect()
     }
 
     /// What each device of these ranks did in these steps, or of all if there are none, and some
@@ -69,11 +66,12 @@ impl Usages {
         ranks: &[u32],
         steps: &RangeInclusive<u64>,
     ) -> Vec<(Vec<u32>, DeviceUsage)> {
-        let is_own = |users: &[u32]| {
-            ranks.is_empty() || users.iter().any(|rank| ranks.contains(rank))
-        };
-        let (own, others): (Vec<_>, Vec<_>) =
-            self.devices.iter().partition(|((users, _), _)| is_own(users));
+        let is_own =
+            |users: &[u32]| ranks.is_empty() || users.iter().any(|rank| ranks.contains(rank));
+        let (own, others): (Vec<_>, Vec<_>) = self
+            .devices
+            .iter()
+            .partition(|((users, _), _)| is_own(users));
         let (gpus, cards): (Vec<_>, Vec<_>) = others
             .into_iter()
             .partition(|((_, device), _)| matches!(device, Device::Gpu(_)));
@@ -92,12 +90,7 @@ impl Usages {
     }
 }
 
-fn keep<T>(
-    told: &mut UsageHistory<T>,
-    steps: RangeInclusive<u64>,
-    usage: T,
-    most: usize,
-) {
+fn keep<T>(told: &mut UsageHistory<T>, steps: RangeInclusive<u64>, usage: T, most: usize) {
     told.push_back((steps, usage));
     if told.len() > most {
         told.pop_front();
@@ -110,8 +103,7 @@ fn of_steps<'a, T>(
 ) -> impl Iterator<Item = &'a T> {
     let (first, last) = (*steps.start(), *steps.end());
     let told = told.iter();
-    let told =
-        told.filter(move |(told, _)| *told.start() <= last && first <= *told.end());
+    let told = told.filter(move |(told, _)| *told.start() <= last && first <= *told.end());
     told.map(|(_, usage)| usage)
 }
 
@@ -137,11 +129,14 @@ mod tests {
             }
         }
         let found = usages.devices_during(&[500], &(0..=99));
-        let (gpus, cards): (Vec<_>, Vec<_>) =
-            found.iter().partition(|(_, usage)| matches!(usage.device, Device::Gpu(_)));
+        let (gpus, cards): (Vec<_>, Vec<_>) = found
+            .iter()
+            .partition(|(_, usage)| matches!(usage.device, Device::Gpu(_)));
         assert_eq!(gpus[0].0, [500]);
-        let clocks =
-            |wanted| gpus.iter().all(|(_, gpu)| gpu.gauge(Gauge::ClockMhz) == wanted);
+        let clocks = |wanted| {
+            gpus.iter()
+                .all(|(_, gpu)| gpu.gauge(Gauge::ClockMhz) == wanted)
+        };
         assert!(clocks(Some(15.0)), "steps 900 and later are left out");
         assert!((100..=250).contains(&gpus.len()) && (100..=125).contains(&cards.len()));
         assert_eq!(usages.devices_during(&[], &(0..=99)).len(), 1125);

@@ -51,7 +51,9 @@ pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
     }
     let stragglers = (slowdown >= SLOWDOWN_MIN).then(|| {
         let ideal = vec![ideal_s; trace.steps().len()];
-        attribute(trace, &ideal, &|op| op.kind.family(), |own| what.step_s(own))
+        attribute(trace, &ideal, &|op| op.kind.family(), |own| {
+            what.step_s(own)
+        })
     });
     let launch = (launch_slowdown >= SLOWDOWN_MIN).then(|| {
         let delays = what.simulator.delays();
@@ -91,7 +93,11 @@ pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
         slowest_stage,
     };
     let causes = causes(trace, &what_if);
-    Ok(Findings { what_if, causes, left_out_steps: trace.left_out_steps() })
+    Ok(Findings {
+        what_if,
+        causes,
+        left_out_steps: trace.left_out_steps(),
+    })
 }
 
 /// Simulations of one trace with parts of it as recorded and the rest ideal.
@@ -110,20 +116,27 @@ impl<'a> Experiment<'a> {
     fn new(simulator: Simulator<'a>, trace: &'a Trace) -> Self {
         let recorded = simulator.recorded();
         let ideal = ideal(trace, &recorded);
-        Self { durations: recorded.clone(), recorded, ideal, simulator, trace }
+        Self {
+            durations: recorded.clone(),
+            recorded,
+            ideal,
+            simulator,
+            trace,
+        }
     }
 
     /// Step times with the operations as recorded of which `own(op, dp_rank)` holds.
     fn step_s(&mut self, own: impl Fn(usize, usize) -> bool) -> Vec<f64> {
         let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
-        let slots = self.durations.chunks_mut(lanes).zip(self.recorded.chunks(lanes));
+        let slots = self
+            .durations
+            .chunks_mut(lanes)
+            .zip(self.recorded.chunks(lanes));
         for (op, (slots, recorded)) in slots.enumerate() {
             slots.fill(self.ideal[op]);
             for dp_rank in (0..dp).filter(|dp_rank| own(op, *dp_rank)) {
                 let recorded = recorded.iter().skip(dp_rank).step_by(dp);
-                for (slot, recorded) in
-                    slots.iter_mut().skip(dp_rank).step_by(dp).zip(recorded)
-                {
+                for (slot, recorded) in slots.iter_mut().skip(dp_rank).step_by(dp).zip(recorded) {
                     *slot = *recorded;
                 }
             }
@@ -132,14 +145,14 @@ impl<'a> Experiment<'a> {
     }
 
     /// Step times as recorded, with the delays of which `own(op, dp_rank)` holds.
-    fn delayed_s(
-        &mut self,
-        delays: &[f64],
-        own: impl Fn(usize, usize) -> bool,
-    ) -> Vec<f64> {
+    fn delayed_s(&mut self, delays: &[f64], own: impl Fn(usize, usize) -> bool) -> Vec<f64> {
         let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
         for (cell, (slot, delay)) in self.durations.iter_mut().zip(delays).enumerate() {
-            *slot = if own(cell / lanes, cell % lanes % dp) { *delay } else { 0.0 };
+            *slot = if own(cell / lanes, cell % lanes % dp) {
+                *delay
+            } else {
+                0.0
+            };
         }
         self.simulator.step_s(&self.recorded, Some(&self.durations))
     }
@@ -151,10 +164,8 @@ impl<'a> Experiment<'a> {
     ) -> Removal {
         let trace = self.trace;
         let ops = trace.ops();
-        let without_s =
-            mean(&self.step_s(|op, dp_rank| !is_out(ops[op].stage as usize, dp_rank)));
-        let alone_s =
-            mean(&self.step_s(|op, dp_rank| is_out(ops[op].stage as usize, dp_rank)));
+        let without_s = mean(&self.step_s(|op, dp_rank| !is_out(ops[op].stage as usize, dp_rank)));
+        let alone_s = mean(&self.step_s(|op, dp_rank| is_out(ops[op].stage as usize, dp_rank)));
         let mut ranks: Vec<u32> = trace
             .cells()
             .filter(|(dp_rank, stage)| is_out(*stage, *dp_rank))
@@ -185,11 +196,18 @@ fn ideal(trace: &Trace, recorded: &[f64]) -> Vec<f64> {
             .flat_map(|(_, row)| row.iter().copied())
             .collect();
         if !all.is_empty() {
-            of_kind[kind as usize] =
-                if kind.computes() { mean(&all) } else { median(&mut all) };
+            of_kind[kind as usize] = if kind.computes() {
+                mean(&all)
+            } else {
+                median(&mut all)
+            };
         }
     }
-    trace.ops().iter().map(|op| of_kind[op.kind as usize]).collect()
+    trace
+        .ops()
+        .iter()
+        .map(|op| of_kind[op.kind as usize])
+        .collect()
 }
 
 /// From the first start to the last end of each step.
@@ -228,8 +246,7 @@ fn attribute(
         }
     };
     let ops = trace.ops();
-    let mut families: Vec<(OpKind, &str)> =
-        ops.iter().map(|op| (op.kind, family(op))).collect();
+    let mut families: Vec<(OpKind, &str)> = ops.iter().map(|op| (op.kind, family(op))).collect();
     families.sort_unstable();
     families.dedup_by_key(|(_, family)| *family);
     Attribution {
@@ -241,17 +258,23 @@ fn attribute(
             .map(|rank| part(rank.to_string(), &|_, dp_rank| dp_rank == rank))
             .collect(),
         stages: (0..trace.pp())
-            .map(|stage| {
-                part(stage.to_string(), &|op, _| ops[op].stage as usize == stage)
-            })
+            .map(|stage| part(stage.to_string(), &|op, _| ops[op].stage as usize == stage))
             .collect(),
     }
 }
 
 /// A type of operation, the first of a step apart: its delay is that of the step.
 fn first_or_family(op: &PipelineOp) -> &'static str {
-    let first = if op.stage == 0 { OpKind::ForwardCompute } else { OpKind::ForwardRecv };
-    if op.number == 0 && op.kind == first { "first-op" } else { op.kind.family() }
+    let first = if op.stage == 0 {
+        OpKind::ForwardCompute
+    } else {
+        OpKind::ForwardRecv
+    };
+    if op.number == 0 && op.kind == first {
+        "first-op"
+    } else {
+        op.kind.family()
+    }
 }
 
 /// Every recorded rank, by stage within data-parallel rank.
@@ -265,7 +288,9 @@ fn ranks(trace: &Trace, stragglers: Option<&Attribution>) -> Vec<RankSlowdown> {
             // Neither alone: a quick rank of a slow pipeline must not look slow, nor one of a slow
             // stage.
             slowdown: stragglers.map(|parts| {
-                parts.dp_ranks[dp_rank].slowdown.min(parts.stages[stage].slowdown)
+                parts.dp_ranks[dp_rank]
+                    .slowdown
+                    .min(parts.stages[stage].slowdown)
             }),
         })
         .collect()
@@ -275,12 +300,19 @@ fn ranks(trace: &Trace, stragglers: Option<&Attribution>) -> Vec<RankSlowdown> {
 fn slowest(ranks: &[RankSlowdown]) -> Vec<u32> {
     let mut order: Vec<&RankSlowdown> = ranks.iter().collect();
     order.sort_by(|a, b| {
-        let by_slowdown = b.slowdown.unwrap_or(0.0).total_cmp(&a.slowdown.unwrap_or(0.0));
+        let by_slowdown = b
+            .slowdown
+            .unwrap_or(0.0)
+            .total_cmp(&a.slowdown.unwrap_or(0.0));
         by_slowdown.then(a.rank.cmp(&b.rank))
     });
     let (of, among) = SLOWEST_SHARE;
     let count = (ranks.len() * of).div_ceil(among);
-    order.into_iter().take(count).map(|rank| rank.rank).collect()
+    order
+        .into_iter()
+        .take(count)
+        .map(|rank| rank.rank)
+        .collect()
 }
 
 /// The part that slows most; of equals the first.

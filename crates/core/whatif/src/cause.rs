@@ -17,7 +17,9 @@ const SHARED_EXCESS_MIN: f64 = 0.5;
 
 /// Names the causes of a slowdown, the first one first; empty if there is too little of it.
 pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
-    let Some(parts) = &what_if.stragglers else { return Vec::new() };
+    let Some(parts) = &what_if.stragglers else {
+        return Vec::new();
+    };
     let passes = Passes::new(trace);
     let top = top_cells(parts);
     let (dp_rank, stage) = (heaviest(&parts.dp_ranks), heaviest(&parts.stages));
@@ -26,10 +28,7 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
     let top_steps = top.iter().filter(|cell| **cell == (dp_rank, stage)).count();
     let top_share = top_steps as f64 / steps;
     // One pipeline cannot tell a slow rank from a heavy stage.
-    if trace.dp() > 1
-        && explains(what_if.slowest_ranks.as_ref())
-        && top_share >= TOP_SHARE_MIN
-    {
+    if trace.dp() > 1 && explains(what_if.slowest_ranks.as_ref()) && top_share >= TOP_SHARE_MIN {
         let others = (0..trace.dp()).filter(|other| *other != dp_rank);
         causes.push(SlowdownCause::Rank {
             rank: trace.rank(dp_rank, stage),
@@ -48,7 +47,9 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
         seen[*dp_rank] += 1;
     }
     // A rank that is always the slowest is slow for another reason than its input.
-    let changes = seen.iter().all(|count| (*count as f64 / steps) < TOP_SHARE_MIN);
+    let changes = seen
+        .iter()
+        .all(|count| (*count as f64 / steps) < TOP_SHARE_MIN);
     let varies = spread.forward > VARIATION_MIN && spread.backward > VARIATION_MIN;
     if varies && spread.correlation > CORRELATION_MIN && (changes || trace.dp() == 1) {
         let worst = highest(what_if.simulated_s.iter().copied());
@@ -59,10 +60,12 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
         });
     }
     if explains(what_if.slowest_stage.as_ref()) && passes.all_share(stage) {
-        let (own, others): (Vec<_>, Vec<_>) =
-            trace.cells().partition(|(_, other)| *other == stage);
+        let (own, others): (Vec<_>, Vec<_>) = trace.cells().partition(|(_, other)| *other == stage);
         let passes = passes.ratios(&own, &others);
-        causes.push(SlowdownCause::Stage { stage: stage as u32, passes });
+        causes.push(SlowdownCause::Stage {
+            stage: stage as u32,
+            passes,
+        });
     }
     if causes.is_empty() {
         let part = &parts.op_types[heaviest(&parts.op_types)];
@@ -78,7 +81,10 @@ fn explains(removal: Option<&Removal>) -> bool {
 
 /// The slowest data-parallel rank and stage of each step.
 fn top_cells(parts: &model::Attribution) -> Vec<(usize, usize)> {
-    let steps = parts.stages.first().map_or(0, |part| part.step_slowdowns.len());
+    let steps = parts
+        .stages
+        .first()
+        .map_or(0, |part| part.step_slowdowns.len());
     let mut top = Vec::with_capacity(steps);
     for step in 0..steps {
         let [dp_rank, stage] = [&parts.dp_ranks, &parts.stages]
@@ -100,7 +106,12 @@ impl<'a> Passes<'a> {
 
     /// Durations of one operation on one data-parallel rank over the steps.
     fn of(&self, op: usize, dp_rank: usize) -> impl Iterator<Item = f64> {
-        self.trace.durations(op).iter().copied().skip(dp_rank).step_by(self.trace.dp())
+        self.trace
+            .durations(op)
+            .iter()
+            .copied()
+            .skip(dp_rank)
+            .step_by(self.trace.dp())
     }
 
     fn median(&self, direction: OpKind, cells: &[(usize, usize)]) -> f64 {
@@ -116,7 +127,11 @@ impl<'a> Passes<'a> {
     fn ratios(&self, own: &[(usize, usize)], others: &[(usize, usize)]) -> PassRatios {
         let [forward, backward] = [ForwardCompute, BackwardCompute].map(|direction| {
             let usual = self.median(direction, others);
-            if usual > 0.0 { self.median(direction, own) / usual } else { 1.0 }
+            if usual > 0.0 {
+                self.median(direction, own) / usual
+            } else {
+                1.0
+            }
         });
         PassRatios { forward, backward }
     }
@@ -133,8 +148,7 @@ impl<'a> Passes<'a> {
                     .map(|other| (dp_rank, other))
                     .partition(|(_, other)| *other == stage);
                 let [own, others] = [own, others].map(|cells| {
-                    self.median(ForwardCompute, &cells)
-                        + self.median(BackwardCompute, &cells)
+                    self.median(ForwardCompute, &cells) + self.median(BackwardCompute, &cells)
                 });
                 own / others - 1.0
             })
@@ -155,15 +169,13 @@ impl<'a> Passes<'a> {
                 // By chunk: parts of a model that differ in size are no spread of its input.
                 for dp_rank in 0..self.trace.dp() {
                     let (mut forward, mut backward) = (Vec::new(), Vec::new());
-                    for (_, forward_op, backward_op) in
-                        pairs.iter().filter(|pair| pair.0 == chunk)
+                    for (_, forward_op, backward_op) in pairs.iter().filter(|pair| pair.0 == chunk)
                     {
                         forward.extend(self.of(*forward_op, dp_rank));
                         backward.extend(self.of(*backward_op, dp_rank));
                     }
                     found[0].push(covariance(&forward, &forward).sqrt() / mean(&forward));
-                    found[1]
-                        .push(covariance(&backward, &backward).sqrt() / mean(&backward));
+                    found[1].push(covariance(&backward, &backward).sqrt() / mean(&backward));
                     found[2].push(correlation(&forward, &backward));
                 }
             }
@@ -172,19 +184,24 @@ impl<'a> Passes<'a> {
             values.retain(|value| value.is_finite());
             median(&mut values)
         });
-        PassSpread { forward, backward, correlation }
+        PassSpread {
+            forward,
+            backward,
+            correlation,
+        }
     }
 
     /// Chunk, forward pass and backward pass of each microbatch of a stage.
     fn pairs(&self, stage: usize) -> Vec<(i32, usize, usize)> {
-        let mut backward: Vec<usize> =
-            self.trace.of_kind(BackwardCompute, stage).collect();
+        let mut backward: Vec<usize> = self.trace.of_kind(BackwardCompute, stage).collect();
         backward.sort_by_key(|op| self.key(*op));
         self.trace
             .of_kind(ForwardCompute, stage)
             .filter_map(|op| {
                 let key = self.key(op);
-                let at = backward.binary_search_by_key(&key, |it| self.key(*it)).ok()?;
+                let at = backward
+                    .binary_search_by_key(&key, |it| self.key(*it))
+                    .ok()?;
                 Some((key.0, op, backward[at]))
             })
             .collect()
@@ -199,8 +216,11 @@ impl<'a> Passes<'a> {
 
 fn covariance(left: &[f64], right: &[f64]) -> f64 {
     let (left_mean, right_mean) = (mean(left), mean(right));
-    let sum: f64 =
-        left.iter().zip(right).map(|(l, r)| (l - left_mean) * (r - right_mean)).sum();
+    let sum: f64 = left
+        .iter()
+        .zip(right)
+        .map(|(l, r)| (l - left_mean) * (r - right_mean))
+        .sum();
     sum / left.len() as f64
 }
 

@@ -1,9 +1,9 @@
 use std::collections::VecDeque;
 
 use crate::OpKind::{
-    BackwardCompute, BackwardRecv, BackwardSend, EmbeddingAllReduce, ForwardCompute,
-    ForwardRecv, ForwardSend, Gc, GradsReduceScatter, LayernormAllReduce, Optimizer,
-    OptimizerClip, ParamsAllGather, SeparateAllReduce,
+    BackwardCompute, BackwardRecv, BackwardSend, EmbeddingAllReduce, ForwardCompute, ForwardRecv,
+    ForwardSend, Gc, GradsReduceScatter, LayernormAllReduce, Optimizer, OptimizerClip,
+    ParamsAllGather, SeparateAllReduce,
 };
 use crate::trace::PipelineOp;
 use crate::{OpKind, Trace, TraceError};
@@ -59,7 +59,11 @@ impl DependencyGraph {
             is_last[*op] = false;
         }
         let last = (0..is_last.len()).filter(|op| is_last[*op]).collect();
-        Ok(Self { after: builder.after, units, last })
+        Ok(Self {
+            after: builder.after,
+            units,
+            last,
+        })
     }
 }
 
@@ -86,12 +90,15 @@ impl DependencyBuilder<'_> {
 
     /// Operations of some kinds on a stage, by start.
     fn sorted(&self, stage: usize, kinds: &[OpKind]) -> Vec<usize> {
-        let mut ops: Vec<usize> =
-            kinds.iter().flat_map(|kind| self.trace.of_kind(*kind, stage)).collect();
+        let mut ops: Vec<usize> = kinds
+            .iter()
+            .flat_map(|kind| self.trace.of_kind(*kind, stage))
+            .collect();
         ops.sort_by(|a, b| {
-            let [first, second] =
-                [*a, *b].map(|op| (self.op(op).number, self.op(op).kind));
-            self.start(*a).total_cmp(&self.start(*b)).then(first.cmp(&second))
+            let [first, second] = [*a, *b].map(|op| (self.op(op).number, self.op(op).kind));
+            self.start(*a)
+                .total_cmp(&self.start(*b))
+                .then(first.cmp(&second))
         });
         ops
     }
@@ -128,8 +135,14 @@ impl DependencyBuilder<'_> {
         };
         let receives = matches!(kind, ForwardRecv | BackwardRecv);
         let passes = self.trace.of_kind(direction, stage);
-        let last_start = passes.clone().map(|op| self.start(op)).fold(f64::MIN, f64::max);
-        let first_end = passes.clone().map(|op| self.end(op)).fold(f64::MAX, f64::min);
+        let last_start = passes
+            .clone()
+            .map(|op| self.start(op))
+            .fold(f64::MIN, f64::max);
+        let first_end = passes
+            .clone()
+            .map(|op| self.end(op))
+            .fold(f64::MAX, f64::min);
         let stream: Vec<usize> = stream
             .iter()
             .copied()
@@ -147,19 +160,20 @@ impl DependencyBuilder<'_> {
         let (found, wanted) = (stream.len(), passes.len());
         let is_end = stage == 0 || stage + 1 == self.trace.pp();
         if found != wanted && (found + 1 != wanted || !is_end) {
-            let reason =
-                format!("there are {found} of them and {wanted} {}", direction.name());
+            let reason = format!(
+                "there are {found} of them and {wanted} {}",
+                direction.name()
+            );
             let place = format!("{} of stage {stage}", kind.name());
             return Err(TraceError::new(place, reason));
         }
         // The first stage may lack the receive that would have received nothing.
         let skipped = usize::from(receives && found != wanted);
-        let chunks = i64::from(self.trace.layout().vpp_size)
-            * i64::from(self.trace.layout().pp_size);
+        let chunks =
+            i64::from(self.trace.layout().vpp_size) * i64::from(self.trace.layout().pp_size);
         let onward = matches!(kind, ForwardSend | BackwardRecv);
         for (op, pass) in stream.into_iter().zip(passes.clone().skip(skipped)) {
-            let peer =
-                i64::from(self.op(pass).global_chunk) + if onward { 1 } else { -1 };
+            let peer = i64::from(self.op(pass).global_chunk) + if onward { 1 } else { -1 };
             self.moves[op] = (0..chunks).contains(&peer);
             if receives {
                 self.after[pass].push(op);
@@ -204,11 +218,12 @@ impl DependencyBuilder<'_> {
         let first = |kind| self.trace.of_kind(kind, stage).next();
         let reduces = self.trace.of_kind(GradsReduceScatter, stage);
         let is_overlapped = self.uses_dp() && first(SeparateAllReduce).is_some();
-        let mut tail: Vec<usize> =
-            [Some(last), first(Gc)].into_iter().flatten().collect();
+        let mut tail: Vec<usize> = [Some(last), first(Gc)].into_iter().flatten().collect();
         let begin = tail.len();
         tail.extend(
-            [LayernormAllReduce, EmbeddingAllReduce].into_iter().filter_map(first),
+            [LayernormAllReduce, EmbeddingAllReduce]
+                .into_iter()
+                .filter_map(first),
         );
         if is_overlapped {
             tail.extend(first(SeparateAllReduce));
@@ -233,7 +248,13 @@ impl DependencyBuilder<'_> {
 
     /// The first of those that end last.
     fn last_to_end(&self, ops: impl Iterator<Item = usize>) -> Option<usize> {
-        ops.reduce(|last, op| if self.end(op) > self.end(last) { op } else { last })
+        ops.reduce(|last, op| {
+            if self.end(op) > self.end(last) {
+                op
+            } else {
+                last
+            }
+        })
     }
 
     /// The first forward pass of a chunk waits for the chunk's last gather.
@@ -265,8 +286,10 @@ impl DependencyBuilder<'_> {
                 continue;
             }
             known.push(chunk);
-            let of_chunk =
-                passes.iter().copied().filter(|pass| self.op(*pass).chunk == chunk);
+            let of_chunk = passes
+                .iter()
+                .copied()
+                .filter(|pass| self.op(*pass).chunk == chunk);
             let pass = self
                 .last_to_end(of_chunk)
                 .ok_or_else(|| self.no_pass(reduce, BackwardCompute))?;
@@ -291,13 +314,12 @@ impl DependencyBuilder<'_> {
                 (stage, ForwardSend, next, ForwardRecv),
                 (next, BackwardSend, stage, BackwardRecv),
             ] {
-                let [sends, receives] =
-                    [(from, send), (to, receive)].map(|(at, kind)| {
-                        self.trace
-                            .of_kind(kind, at)
-                            .filter(|op| self.moves[*op])
-                            .collect::<Vec<_>>()
-                    });
+                let [sends, receives] = [(from, send), (to, receive)].map(|(at, kind)| {
+                    self.trace
+                        .of_kind(kind, at)
+                        .filter(|op| self.moves[*op])
+                        .collect::<Vec<_>>()
+                });
                 if sends.len() != receives.len() {
                     let place = format!("{} of stage {from}", send.name());
                     let reason = format!(
@@ -318,22 +340,30 @@ impl DependencyBuilder<'_> {
         }
         // These two are collectives of all stages.
         groups.extend([EmbeddingAllReduce, OptimizerClip].map(|kind| {
-            (0..pp).filter_map(|stage| self.trace.of_kind(kind, stage).next()).collect()
+            (0..pp)
+                .filter_map(|stage| self.trace.of_kind(kind, stage).next())
+                .collect()
         }));
         let mut grouped = vec![false; self.after.len()];
         for op in groups.iter().flatten() {
             grouped[*op] = true;
         }
-        let alone = (0..grouped.len()).filter(|op| !grouped[*op]).map(|op| vec![op]);
+        let alone = (0..grouped.len())
+            .filter(|op| !grouped[*op])
+            .map(|op| vec![op]);
         Ok(groups
             .into_iter()
             .filter(|ops| !ops.is_empty())
             .chain(alone)
             .map(|ops| {
                 let kind = self.op(ops[0]).kind;
-                let across_dp = kind.meets_across_dp()
-                    && (self.uses_dp() || !kind.is_data_parallel());
-                OpUnit { meets: ops.len() > 1 || across_dp, across_dp, ops }
+                let across_dp =
+                    kind.meets_across_dp() && (self.uses_dp() || !kind.is_data_parallel());
+                OpUnit {
+                    meets: ops.len() > 1 || across_dp,
+                    across_dp,
+                    ops,
+                }
             })
             .collect())
     }
@@ -355,8 +385,7 @@ fn in_order(units: Vec<OpUnit>, after: &[Vec<usize>]) -> Result<Vec<OpUnit>, Tra
             before[unit_of[*other]].push(unit_of[op]);
         }
     }
-    let mut ready: VecDeque<usize> =
-        (0..units.len()).filter(|at| waits[*at] == 0).collect();
+    let mut ready: VecDeque<usize> = (0..units.len()).filter(|at| waits[*at] == 0).collect();
     let mut order = Vec::new();
     while let Some(at) = ready.pop_front() {
         order.push(at);
@@ -372,5 +401,8 @@ fn in_order(units: Vec<OpUnit>, after: &[Vec<usize>]) -> Result<Vec<OpUnit>, Tra
         return Err(TraceError::new("rows", reason));
     }
     let mut units: Vec<Option<OpUnit>> = units.into_iter().map(Some).collect();
-    Ok(order.into_iter().filter_map(|at| units[at].take()).collect())
+    Ok(order
+        .into_iter()
+        .filter_map(|at| units[at].take())
+        .collect())
 }

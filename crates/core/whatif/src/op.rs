@@ -76,7 +76,9 @@ impl OpKind {
 
     /// The kind with this name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name().as_bytes() == name)
     }
 
     /// The name time is charged to: sends and receives of one direction are one.
@@ -103,6 +105,9 @@ impl OpKind {
     /// Whether it exists because of data parallelism.
     pub(crate) fn is_data_parallel(self) -> bool {
         use OpKind::{GradsReduceScatter, ParamsAllGather, SeparateAllReduce};
-        matches!(self, ParamsAllGather | GradsReduceScatter | SeparateAllReduce)
+        matches!(
+            self,
+            ParamsAllGather | GradsReduceScatter | SeparateAllReduce
+        )
     }
 }

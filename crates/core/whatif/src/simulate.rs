@@ -43,11 +43,7 @@ impl<'a> Simulator<'a> {
     /// # Shape
     /// Arguments are `[op][lane]`; of operations that meet others a duration is the transfer
     /// alone.
-    pub(crate) fn step_s(
-        &mut self,
-        durations: &[f64],
-        delays: Option<&[f64]>,
-    ) -> Vec<f64> {
+    pub(crate) fn step_s(&mut self, durations: &[f64], delays: Option<&[f64]>) -> Vec<f64> {
         let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
         let row = |op: usize| op * lanes..(op + 1) * lanes;
         for unit in &self.graph.units {
@@ -119,8 +115,7 @@ impl<'a> Simulator<'a> {
         let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
         let mut begin = vec![f64::MAX; self.trace.steps().len()];
         for op in 0..self.trace.ops().len() {
-            for (begin, starts) in begin.iter_mut().zip(self.trace.starts(op).chunks(dp))
-            {
+            for (begin, starts) in begin.iter_mut().zip(self.trace.starts(op).chunks(dp)) {
                 *begin = starts.iter().copied().fold(*begin, f64::min);
             }
         }

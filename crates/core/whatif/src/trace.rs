@@ -86,7 +86,10 @@ pub struct TraceError {
 
 impl TraceError {
     pub(crate) fn new(place: impl fmt::Display, reason: impl Into<String>) -> Self {
-        Self { place: place.to_string(), reason: reason.into() }
+        Self {
+            place: place.to_string(),
+            reason: reason.into(),
+        }
     }
 }
 
@@ -103,7 +106,12 @@ pub(crate) struct PipelineOp {
 
 impl fmt::Display for PipelineOp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, number, stage, .. } = self;
+        let Self {
+            kind,
+            number,
+            stage,
+            ..
+        } = self;
         write!(formatter, "{} {number} of stage {stage}", kind.name())
     }
 }
@@ -140,8 +148,7 @@ impl Trace {
     pub fn new(layout: Layout, rows: &[Row]) -> Result<Self, TraceError> {
         check_layout(&layout)?;
         let ranks = ranks(&layout, rows)?;
-        let mut steps: BTreeMap<u64, usize> =
-            rows.iter().map(|row| (row.step, 0)).collect();
+        let mut steps: BTreeMap<u64, usize> = rows.iter().map(|row| (row.step, 0)).collect();
         for (at, place) in steps.values_mut().enumerate() {
             *place = at;
         }
@@ -288,8 +295,15 @@ impl Trace {
 }
 
 fn check_layout(layout: &Layout) -> Result<(), TraceError> {
-    let sizes = [layout.dp_size, layout.dsp_size, layout.pp_size, layout.tp_size];
-    let product = sizes.iter().try_fold(1u32, |product, size| product.checked_mul(*size));
+    let sizes = [
+        layout.dp_size,
+        layout.dsp_size,
+        layout.pp_size,
+        layout.tp_size,
+    ];
+    let product = sizes
+        .iter()
+        .try_fold(1u32, |product, size| product.checked_mul(*size));
     if layout.vpp_size == 0 || product.is_none_or(|product| product == 0) {
         return Err(TraceError::new("metadata", "every size must be at least 1"));
     }
@@ -349,7 +363,10 @@ fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
             return Err(TraceError::new(place_of(row), reason));
         }
         let times = [row.start_s.abs(), row.duration_s, row.end_s.abs()];
-        if !times.iter().all(|time_s| (0.0..=LONGEST_S).contains(time_s)) {
+        if !times
+            .iter()
+            .all(|time_s| (0.0..=LONGEST_S).contains(time_s))
+        {
             let reason = format!(
                 "{} {} starts at {} s and takes {} s",
                 row.kind.name(),
@@ -373,10 +390,7 @@ fn place_of(row: &Row) -> String {
 }
 
 /// The operations of the fullest step of data-parallel rank 0, and where each kind begins.
-fn operations(
-    layout: &Layout,
-    rows: &[Row],
-) -> Result<(Vec<PipelineOp>, Vec<usize>), TraceError> {
+fn operations(layout: &Layout, rows: &[Row]) -> Result<(Vec<PipelineOp>, Vec<usize>), TraceError> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.dp_rank == 0) {
         *counts.entry(row.step).or_default() += 1;

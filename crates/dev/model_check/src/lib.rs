@@ -30,7 +30,9 @@ struct SharedRing {
 
 fn shared(slots: usize) -> Arc<SharedRing> {
     Arc::new(SharedRing {
-        counters: Counters { next: AtomicU64::new(0) },
+        counters: Counters {
+            next: AtomicU64::new(0),
+        },
         slots: (0..slots)
             .map(|_| Slot {
                 stamp: AtomicU64::new(0),
@@ -47,7 +49,10 @@ fn write_whole(shared: &SharedRing, value: u64) {
 
 fn read_whole(shared: &SharedRing, number: u64) -> Option<u64> {
     let words = read(&shared.slots, number)?;
-    assert!(words.iter().all(|word| *word == words[0]), "torn: {words:?}");
+    assert!(
+        words.iter().all(|word| *word == words[0]),
+        "torn: {words:?}"
+    );
     Some(words[0])
 }
 
@@ -65,7 +70,10 @@ fn threads_that_take_turns_lose_nothing() {
         });
         let written = ring.counters.next.load(Acquire);
         for number in 0..written {
-            assert!(read_whole(&ring, number).is_some(), "what is counted is whole");
+            assert!(
+                read_whole(&ring, number).is_some(),
+                "what is counted is whole"
+            );
         }
         for writer in writers {
             writer.join().unwrap();
@@ -89,6 +97,9 @@ fn a_reader_beside_a_lapping_writer_sees_whole_records_or_none() {
             }
         }
         writer.join().unwrap();
-        assert_eq!([0, 1].map(|number| read_whole(&ring, number)), [None, Some(2)]);
+        assert_eq!(
+            [0, 1].map(|number| read_whole(&ring, number)),
+            [None, Some(2)]
+        );
     });
 }

@@ -1,8 +1,7 @@
 //! A data-parallel job whose hosts run ahead of their devices.
 
 use model::{
-    CollectiveIssue, CollectiveOp, DeviceReached, DeviceTime, Event, Input, Mark,
-    MarkKind, RankNs,
+    CollectiveIssue, CollectiveOp, DeviceReached, DeviceTime, Event, Input, Mark, MarkKind, RankNs,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -63,7 +62,10 @@ impl SlowSpot {
 
     /// Whether it is a part of the device's work.
     pub fn is_device(self) -> bool {
-        matches!(self, Self::DeviceForward | Self::DeviceBackward | Self::DeviceOptimizer)
+        matches!(
+            self,
+            Self::DeviceForward | Self::DeviceBackward | Self::DeviceOptimizer
+        )
     }
 }
 
@@ -183,12 +185,21 @@ impl HostMark {
 impl AheadRank {
     fn push(&mut self, takes_s: f64, waits_for: usize) {
         let launched_s = self.now_s + LAUNCH_S;
-        self.tasks.push(QueuedTask { launched_s, takes_s, waits_for, ended_s: None });
+        self.tasks.push(QueuedTask {
+            launched_s,
+            takes_s,
+            waits_for,
+            ended_s: None,
+        });
     }
 
     /// When the device ends a task, once that is known; `usize::MAX` is before all.
     fn ended_s(&self, task: usize) -> Option<f64> {
-        if task == usize::MAX { Some(0.0) } else { self.tasks.get(task)?.ended_s }
+        if task == usize::MAX {
+            Some(0.0)
+        } else {
+            self.tasks.get(task)?.ended_s
+        }
     }
 
     fn settle(&mut self, collectives: &[Option<f64>]) -> bool {
@@ -211,7 +222,9 @@ impl AheadRank {
 
     /// Does what comes next, unless it must wait for something not known yet.
     fn act(&mut self, queue: usize) -> bool {
-        let Some((step, act)) = self.acts.get(self.next).copied() else { return false };
+        let Some((step, act)) = self.acts.get(self.next).copied() else {
+            return false;
+        };
         let last = self.tasks.len().wrapping_sub(1);
         match act {
             Act::Work(seconds) => self.now_s += seconds,
@@ -256,7 +269,13 @@ impl AheadRank {
         let number = self.issued.len() as u64 + 1;
         self.push(0.0, 0);
         let (at_s, task) = (self.now_s, self.tasks.len() - 1);
-        self.marks.push(HostMark { step, kind, at_s, task, number });
+        self.marks.push(HostMark {
+            step,
+            kind,
+            at_s,
+            task,
+            number,
+        });
     }
 }
 
@@ -282,13 +301,15 @@ impl AheadJob {
     /// The same without its faults.
     #[must_use]
     pub fn healthy(&self) -> Self {
-        Self { slow: Vec::new(), ..self.clone() }
+        Self {
+            slow: Vec::new(),
+            ..self.clone()
+        }
     }
 
     /// Runs it.
     pub fn run(&self) -> AheadRun {
-        let mut ranks: Vec<AheadRank> =
-            (0..self.ranks).map(|rank| self.rank(rank)).collect();
+        let mut ranks: Vec<AheadRank> = (0..self.ranks).map(|rank| self.rank(rank)).collect();
         let mut collectives: Vec<Option<f64>> = Vec::new();
         loop {
             let mut moves = false;
@@ -306,14 +327,20 @@ impl AheadJob {
             .iter()
             .map(|rank| {
                 let task = rank.tasks.last();
-                rank.now_s.max(task.and_then(|task| task.ended_s).unwrap_or(0.0))
+                rank.now_s
+                    .max(task.and_then(|task| task.ended_s).unwrap_or(0.0))
             })
             .fold(0.0, f64::max);
         let first = 5.min(self.steps.saturating_sub(1)) as usize;
-        let begin_s =
-            ranks.iter().map(|rank| rank.steps_began_s[first]).fold(0.0, f64::max);
+        let begin_s = ranks
+            .iter()
+            .map(|rank| rank.steps_began_s[first])
+            .fold(0.0, f64::max);
         let step_s = (end_s - begin_s) / (self.steps as usize - first) as f64;
-        AheadRun { inputs: self.inputs(&ranks), step_s }
+        AheadRun {
+            inputs: self.inputs(&ranks),
+            step_s,
+        }
     }
 
     /// Ends the collectives that all devices have arrived at, in order.
@@ -354,16 +381,9 @@ impl AheadJob {
         }
     }
 
-    fn acts_of_step(
-        &self,
-        rank: u32,
-        step: u32,
-        rng: &mut SmallRng,
-        acts: &mut Vec<(u32, Act)>,
-    ) {
-        let mut noisy = |seconds: f64| {
-            seconds * (1.0 + self.noise * (2.0 * rng.random::<f64>() - 1.0))
-        };
+    fn acts_of_step(&self, rank: u32, step: u32, rng: &mut SmallRng, acts: &mut Vec<(u32, Act)>) {
+        let mut noisy =
+            |seconds: f64| seconds * (1.0 + self.noise * (2.0 * rng.random::<f64>() - 1.0));
         let late_s = |spot: SlowSpot| -> f64 {
             let strikes = self.slow.iter().filter(|slow| {
                 slow.spot == spot
@@ -418,10 +438,11 @@ impl AheadJob {
             push(Act::ReadBack);
         }
         push(Act::Work(noisy(optimizer_s)));
-        push(Act::Launch(noisy(on_optimizer_s) + late_s(SlowSpot::DeviceOptimizer)));
+        push(Act::Launch(
+            noisy(on_optimizer_s) + late_s(SlowSpot::DeviceOptimizer),
+        ));
         push(Act::Mark(MarkKind::OptimizerEnd));
-        if matches!(self.read_back, ReadBack::Every(steps) if (step + 1).is_multiple_of(steps))
-        {
+        if matches!(self.read_back, ReadBack::Every(steps) if (step + 1).is_multiple_of(steps)) {
             push(Act::ReadBack);
         }
         push(Act::Work(noisy(callback_s) + late_s(SlowSpot::Callback)));
@@ -448,7 +469,12 @@ impl AheadJob {
                     continue;
                 }
                 let (at, event) = (RankNs(clock_ns(seen.at_s)), seen.event());
-                let mark = Mark { at, step: seen.step, on_loop_thread: true, event };
+                let mark = Mark {
+                    at,
+                    step: seen.step,
+                    on_loop_thread: true,
+                    event,
+                };
                 inputs.push((mark.at.0, Input::Mark { rank, mark }));
             }
             if self.device_marks {
@@ -493,8 +519,7 @@ fn device_times(rank: &AheadRank) -> Vec<Mark> {
         let mut seen_s = 0.0f64;
         for (place, seen) in here[..length].iter().enumerate() {
             let later = here[place + 1..].iter().map(|later| later.at_s);
-            let Some(polled_s) = later.into_iter().find(|at_s| *at_s >= ended_s(seen))
-            else {
+            let Some(polled_s) = later.into_iter().find(|at_s| *at_s >= ended_s(seen)) else {
                 return times;
             };
             seen_s = seen_s.max(polled_s);
@@ -519,7 +544,10 @@ fn device_times(rank: &AheadRank) -> Vec<Mark> {
             first_step: *run.start(),
             place: length as u64,
         };
-        times.push(Mark { event: Event::DeviceTime(time), ..times[times.len() - 1] });
+        times.push(Mark {
+            event: Event::DeviceTime(time),
+            ..times[times.len() - 1]
+        });
         at += length.saturating_sub(1).max(1);
     }
     times

@@ -79,17 +79,30 @@ impl Run {
                 let (of, flows) = (&entered.operation, flows.collect());
                 let (op, sequence) = (of.op, of.sequence);
                 let communicator = of.communicator;
-                let begun = Begun { communicator, op, sequence, flows };
+                let begun = Begun {
+                    communicator,
+                    op,
+                    sequence,
+                    flows,
+                };
                 calls.push((entered.begun, rank, Callback::Begin(begun)));
                 for (flow, (channel, sends, _)) in ends.iter().enumerate() {
-                    for (reached, times) in
-                        [Stage::Ready, Stage::Transmitted, Stage::Done]
-                            .into_iter()
-                            .zip(channel.times(*sends))
+                    for (reached, times) in [Stage::Ready, Stage::Transmitted, Stage::Done]
+                        .into_iter()
+                        .zip(channel.times(*sends))
                     {
                         let moves = (0u32..).zip(times);
                         calls.extend(moves.map(|(step, at)| {
-                            (*at, rank, Callback::Step { operation, flow, step, reached })
+                            (
+                                *at,
+                                rank,
+                                Callback::Step {
+                                    operation,
+                                    flow,
+                                    step,
+                                    reached,
+                                },
+                            )
                         }));
                     }
                 }

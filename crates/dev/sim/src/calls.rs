@@ -1,8 +1,7 @@
 use std::collections::BTreeMap;
 
 use model::{
-    BlockPlace, CollectiveIssue, CollectiveOp, Event, Input, Mark, Pass, PipelineBlock,
-    RankNs,
+    BlockPlace, CollectiveIssue, CollectiveOp, Event, Input, Mark, Pass, PipelineBlock, RankNs,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -206,8 +205,7 @@ impl CalledJob {
         let plan = self.scheme.plan(self.pp, self.microbatches);
         let mut ranks = BTreeMap::new();
         for stage in 0..self.pp {
-            for (copy, tensor) in
-                (0..self.dp).flat_map(|copy| (0..self.tp).map(move |t| (copy, t)))
+            for (copy, tensor) in (0..self.dp).flat_map(|copy| (0..self.tp).map(move |t| (copy, t)))
             {
                 let rank = PipelineRank {
                     stage: stage as usize,
@@ -258,7 +256,12 @@ impl CalledJob {
             .into_iter()
             .map(|(rank, seen)| {
                 let lanes = self.lanes(rank, &seen);
-                RankCalls { rank, host: None, lanes, calls: seen.calls }
+                RankCalls {
+                    rank,
+                    host: None,
+                    lanes,
+                    calls: seen.calls,
+                }
             })
             .collect()
     }
@@ -290,20 +293,43 @@ impl CalledJob {
         for (name, rank) in &ranks {
             let lanes = self.groups(rank);
             for (lane, group) in lanes.into_iter().enumerate() {
-                groups.entry(group_number(lane, group)).or_default().push(*name);
+                groups
+                    .entry(group_number(lane, group))
+                    .or_default()
+                    .push(*name);
             }
             let mut mark = |at_s: f64, event: Event| {
                 let step = rank.begins_s.partition_point(|begin_s| *begin_s <= at_s);
                 let (at, step) = (RankNs((at_s * 1e9) as u64), step.saturating_sub(1));
                 let (step, on_loop_thread) = (step as u32, true);
-                let mark = Mark { at, step, on_loop_thread, event };
+                let mark = Mark {
+                    at,
+                    step,
+                    on_loop_thread,
+                    event,
+                };
                 marks.push((at.0, Input::Mark { rank: *name, mark }));
             };
             let first_rank = self.rank(0, rank.copy, rank.tensor);
-            for WorkedBlock { block, begin_s, end_s } in &rank.worked {
-                let PipelineBlock { pass, microbatch, chunk } = *block;
+            for WorkedBlock {
+                block,
+                begin_s,
+                end_s,
+            } in &rank.worked
+            {
+                let PipelineBlock {
+                    pass,
+                    microbatch,
+                    chunk,
+                } = *block;
                 let stage = rank.stage as u32 + chunk * self.pp;
-                let place = BlockPlace { pass, stage, microbatch, stages, first_rank };
+                let place = BlockPlace {
+                    pass,
+                    stage,
+                    microbatch,
+                    stages,
+                    first_rank,
+                };
                 mark(*begin_s, Event::BlockBegin(place));
                 if let Some(end_s) = end_s {
                     mark(*end_s, Event::BlockEnd(place));
@@ -317,7 +343,10 @@ impl CalledJob {
                 let group = group_number(lane, lanes[lane]);
                 let nth = issued[lane] * collective;
                 let issue = CollectiveIssue::new(call.op, group, nth);
-                let issue = CollectiveIssue { bytes: Some(call.size), ..issue };
+                let issue = CollectiveIssue {
+                    bytes: Some(call.size),
+                    ..issue
+                };
                 let at_s = (call.at_ns - BEGIN_NS) as f64 * 1e-9;
                 mark(at_s, Event::CollectiveIssue(issue));
             }
@@ -328,7 +357,11 @@ impl CalledJob {
             .filter(|(_, members)| members.len() > 1)
             .map(|(group, members)| {
                 let name = format!("group {group}");
-                Input::Group { group, name, members: members.into_iter().collect() }
+                Input::Group {
+                    group,
+                    name,
+                    members: members.into_iter().collect(),
+                }
             })
             .chain(marks.into_iter().map(|(_, mark)| mark))
             .collect()
@@ -345,31 +378,39 @@ impl CalledJob {
         let mut sent_s: BTreeMap<(u32, u32, usize, PipelineBlock), f64> = BTreeMap::new();
         // The GPUs of a stage vary together: they wait for one another in each layer.
         let mut noise: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
-        let normal =
-            rand_distr::Normal::new(1.0, self.noise).expect("a finite deviation");
+        let normal = rand_distr::Normal::new(1.0, self.noise).expect("a finite deviation");
         for rank in ranks.values_mut() {
             (rank.at, rank.asked, rank.entered) = (0, false, false);
             rank.due_s.clear();
             rank.begins_s.push(rank.free_s);
             let blocks = plan.order(rank.stage).len();
             noise.entry((rank.copy, rank.stage)).or_insert_with(|| {
-                (0..blocks).map(|_| random.sample(normal).max(0.1)).collect()
+                (0..blocks)
+                    .map(|_| random.sample(normal).max(0.1))
+                    .collect()
             });
         }
         let names: Vec<u32> = ranks.keys().copied().collect();
         let mut moved = true;
         while std::mem::take(&mut moved) {
             for name in &names {
-                let Some(rank) = ranks.get(name) else { continue };
-                let Some(&block) = plan.order(rank.stage).get(rank.at) else { continue };
-                let (stage, copy, tensor, at) =
-                    (rank.stage, rank.copy, rank.tensor, rank.at);
+                let Some(rank) = ranks.get(name) else {
+                    continue;
+                };
+                let Some(&block) = plan.order(rank.stage).get(rank.at) else {
+                    continue;
+                };
+                let (stage, copy, tensor, at) = (rank.stage, rank.copy, rank.tensor, rank.at);
                 // Ranks of a stage wait for one another: the time when all are done.
                 let members = (0..self.tp).map(|t| self.rank(stage as u32, copy, t));
                 let due_s = members
                     .map(|member| ranks[&member].due_s.get(at).copied())
                     .try_fold(0.0, |last: f64, due_s| Some(last.max(due_s?)));
-                let spot = Spot { iteration, rank: *name, block };
+                let spot = Spot {
+                    iteration,
+                    rank: *name,
+                    block,
+                };
                 let stop = self.stop.filter(|stop| stop.at == spot);
                 let stop = stop.map(|stop| stop.before);
                 let source = plan.source(stage, block);
@@ -387,8 +428,7 @@ impl CalledJob {
                 } else if !rank.entered {
                     let input_s = match source {
                         Some((from, of)) => {
-                            let Some(sent_s) = sent_s.get(&(copy, tensor, from, of))
-                            else {
+                            let Some(sent_s) = sent_s.get(&(copy, tensor, from, of)) else {
                                 continue;
                             };
                             sent_s + TRANSFER_S
@@ -405,12 +445,20 @@ impl CalledJob {
                         _ => usize::MAX,
                     };
                     rank.stopped = calls < usize::MAX;
-                    rank.worked.push(WorkedBlock { block, begin_s, end_s: None });
+                    rank.worked.push(WorkedBlock {
+                        block,
+                        begin_s,
+                        end_s: None,
+                    });
                     self.layers(rank, block, (begin_s, extra_s), calls, random);
                     if rank.stopped {
                         continue;
                     }
-                    let times = if block.pass == Pass::Forward { 1.0 } else { 2.0 };
+                    let times = if block.pass == Pass::Forward {
+                        1.0
+                    } else {
+                        2.0
+                    };
                     let chunks = f64::from(plan.chunks());
                     let usual_s = FORWARD_S * times / chunks * noise[&(copy, stage)][at];
                     rank.due_s.push(begin_s + usual_s + extra_s);
@@ -426,13 +474,7 @@ impl CalledJob {
                         continue;
                     }
                     if plan.target(stage, block).is_some() {
-                        rank.call(
-                            due_s,
-                            PIPELINE,
-                            CollectiveOp::SEND,
-                            ACTIVATIONS,
-                            random,
-                        );
+                        rank.call(due_s, PIPELINE, CollectiveOp::SEND, ACTIVATIONS, random);
                         sent_s.insert((copy, tensor, stage, block), due_s);
                     }
                     (rank.at, rank.asked, rank.entered) = (at + 1, false, false);
@@ -469,11 +511,7 @@ impl CalledJob {
     }
 
     /// What all ranks do after their blocks; whether all came that far.
-    fn end(
-        &self,
-        ranks: &mut BTreeMap<u32, PipelineRank>,
-        random: &mut SmallRng,
-    ) -> bool {
+    fn end(&self, ranks: &mut BTreeMap<u32, PipelineRank>, random: &mut SmallRng) -> bool {
         let blocks = self.scheme.plan(self.pp, self.microbatches).order(0).len();
         let mut all = true;
         let mut met_s = 0.0f64;
@@ -487,8 +525,7 @@ impl CalledJob {
         }
         for rank in ranks.values_mut().filter(|_| all) {
             let shard = 2_529_312_768 + 64 * u64::from(rank.stage == 0);
-            let (reduce, gather) =
-                (CollectiveOp::REDUCE_SCATTER, CollectiveOp::ALLGATHER);
+            let (reduce, gather) = (CollectiveOp::REDUCE_SCATTER, CollectiveOp::ALLGATHER);
             let tail = [
                 (DATA, reduce, shard),
                 (WORLD, CollectiveOp::ALLREDUCE, 1),
@@ -502,11 +539,12 @@ impl CalledJob {
             }
             if self.dp == 1 {
                 // The count of a communicator of one rank stands still.
-                rank.calls.iter_mut().filter(|call| call.lane == DATA as u32).for_each(
-                    |call| {
+                rank.calls
+                    .iter_mut()
+                    .filter(|call| call.lane == DATA as u32)
+                    .for_each(|call| {
                         call.count = Some(0);
-                    },
-                );
+                    });
             }
             rank.free_s = met_s + REDUCE_S + INPUT_S;
         }

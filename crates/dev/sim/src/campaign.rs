@@ -85,9 +85,12 @@ pub fn simulate(scenario: Scenario, ranks: usize, fault_s: f64, seed: u64) -> Wi
                     let mut row: Vec<f64> = usual
                         .iter()
                         .map(|usual| {
-                            let noise =
-                                noise.map_or(0.0, |noise| noise.sample(&mut random));
-                            if *usual > 0.0 { (usual + noise).max(0.0) } else { 0.0 }
+                            let noise = noise.map_or(0.0, |noise| noise.sample(&mut random));
+                            if *usual > 0.0 {
+                                (usual + noise).max(0.0)
+                            } else {
+                                0.0
+                            }
                         })
                         .collect();
                     if let Some(stage) = scenario.grows().filter(|_| rank == hidden) {
@@ -175,7 +178,11 @@ impl Campaign {
                     let window = simulate(scenario, ranks, 0.12, seed);
                     let baseline = frontier::Baseline::CohortMedian;
                     let found = frontier::analyse(&window, &gates, &baseline);
-                    rows.push(Row { scenario, window, found });
+                    rows.push(Row {
+                        scenario,
+                        window,
+                        found,
+                    });
                 }
             }
         }
@@ -200,8 +207,10 @@ impl Campaign {
         let mut score = Score::default();
         for row in &self.rows {
             let shares = shares(row);
-            let order: Vec<StageId> =
-                ranking(&shares).into_iter().map(|slot| row.found.stages[slot]).collect();
+            let order: Vec<StageId> = ranking(&shares)
+                .into_iter()
+                .map(|slot| row.found.stages[slot])
+                .collect();
             let set = candidates(&row.found.stages, &shares, tau);
             let truth = row.scenario.truth();
             let [top1, top2, hit] = [&order[..1], &order[..2], &set[..]]
@@ -268,7 +277,11 @@ mod tests {
             assert!(share > before, "{fault_ms} ms: {share} after {before}");
             before = share;
             // The stage that leads is the one that leads without a fault, or the faulty one.
-            let first = if fault_ms < 120 { StageId::BACKWARD } else { StageId::DATA };
+            let first = if fault_ms < 120 {
+                StageId::BACKWARD
+            } else {
+                StageId::DATA
+            };
             assert_eq!(found.candidates[0], first, "{fault_ms} ms");
             for (slot, stage) in found.stages.iter().enumerate().skip(1) {
                 let (now, without) = (found.share[slot], usual.share[slot]);
@@ -284,11 +297,14 @@ mod tests {
     #[test]
     fn windows_without_fault_get_no_strong_label() {
         for seed in 0..100 {
-            let window =
-                simulate(Scenario::None, if seed % 2 == 0 { 8 } else { 32 }, 0.0, seed);
+            let window = simulate(
+                Scenario::None,
+                if seed % 2 == 0 { 8 } else { 32 },
+                0.0,
+                seed,
+            );
             let baseline = frontier::Baseline::CohortMedian;
-            let found =
-                frontier::analyse(&window, &frontier::Gates::default(), &baseline);
+            let found = frontier::analyse(&window, &frontier::Gates::default(), &baseline);
             let strong = found.labels.iter().any(|label| label.is_strong());
             assert!(!strong, "seed {seed}: {:?}", found.labels);
         }

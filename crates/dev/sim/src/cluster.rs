@@ -94,11 +94,27 @@ impl Fault {
             0 => Self::CardDown { rank },
             1 => Self::GpuStops { rank },
             2 => Self::LoopStops { rank },
-            3 => Self::ProxySleeps { rank, seconds: f64::INFINITY },
-            4 => Self::CardSlow { ranks: vec![rank], factor },
-            5 => Self::GpuSlow { ranks: vec![rank], factor },
-            6 => Self::ChannelSlow { rank, channel: random.random_range(0..4), factor },
-            _ => Self::ProxySleeps { rank, seconds: random.random_range(1.0..3.0) },
+            3 => Self::ProxySleeps {
+                rank,
+                seconds: f64::INFINITY,
+            },
+            4 => Self::CardSlow {
+                ranks: vec![rank],
+                factor,
+            },
+            5 => Self::GpuSlow {
+                ranks: vec![rank],
+                factor,
+            },
+            6 => Self::ChannelSlow {
+                rank,
+                channel: random.random_range(0..4),
+                factor,
+            },
+            _ => Self::ProxySleeps {
+                rank,
+                seconds: random.random_range(1.0..3.0),
+            },
         };
         (fault, rank)
     }
@@ -152,14 +168,12 @@ impl Machine for Cluster {
     fn gpu_s(&self, rank: u32, channel: u8, at: f64) -> f64 {
         let usual_s = GPU_S * self.scatter(rank, at);
         match self.struck(at) {
-            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => {
-                factor * usual_s
-            }
-            Some(Fault::ChannelSlow { rank: slow, channel: on, factor })
-                if (*slow, *on) == (rank, channel) =>
-            {
-                factor * usual_s
-            }
+            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => factor * usual_s,
+            Some(Fault::ChannelSlow {
+                rank: slow,
+                channel: on,
+                factor,
+            }) if (*slow, *on) == (rank, channel) => factor * usual_s,
             Some(Fault::GpuStops { rank: stopped }) if *stopped == rank => f64::INFINITY,
             _ => usual_s,
         }
@@ -185,11 +199,13 @@ impl Machine for Cluster {
 
     fn proxy(&self, rank: u32, at: f64) -> f64 {
         match &self.fault {
-            Some((Fault::ProxySleeps { rank: asleep, seconds }, from))
-                if *asleep == rank && at >= *from && at < from + seconds =>
-            {
-                from + seconds
-            }
+            Some((
+                Fault::ProxySleeps {
+                    rank: asleep,
+                    seconds,
+                },
+                from,
+            )) if *asleep == rank && at >= *from && at < from + seconds => from + seconds,
             _ => at,
         }
     }
@@ -227,7 +243,10 @@ impl Cluster {
                 self.pass(&mut run, &mut free, (rank + half, rank), iteration);
             }
             self.compute(&mut run, &mut free, 0..half);
-            for op in [CollectiveOp::REDUCE_SCATTER_BASE, CollectiveOp::ALLGATHER_BASE] {
+            for op in [
+                CollectiveOp::REDUCE_SCATTER_BASE,
+                CollectiveOp::ALLGATHER_BASE,
+            ] {
                 for group in self.data_groups() {
                     self.reduce(&mut run, &mut free, &group, op, iteration);
                 }
@@ -256,7 +275,10 @@ impl Cluster {
 
     /// A tensor group reduces over its machine's own links.
     fn meet(&self, run: &mut Run, free: &mut [f64], group: Range<u32>) {
-        let all_in = group.clone().map(|rank| free[rank as usize]).fold(0.0, f64::max);
+        let all_in = group
+            .clone()
+            .map(|rank| free[rank as usize])
+            .fold(0.0, f64::max);
         let ended = match self.struck(all_in + MEETING_S) {
             Some(Fault::GpuStops { rank }) if group.contains(rank) => f64::INFINITY,
             _ => all_in + MEETING_S,
@@ -280,7 +302,13 @@ impl Cluster {
                 flows: Vec::new(),
             };
             let (channels, peers) = (0..0, BTreeMap::new());
-            of_rank.push(EnteredOperation { operation, begun, ended, channels, peers });
+            of_rank.push(EnteredOperation {
+                operation,
+                begun,
+                ended,
+                channels,
+                peers,
+            });
         }
     }
 
@@ -311,26 +339,31 @@ impl Cluster {
     fn compute_s(&self, rank: u32, at: f64) -> f64 {
         let usual_s = COMPUTE_S * self.scatter(rank, at);
         match self.struck(at + usual_s) {
-            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => {
-                factor * usual_s
+            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => factor * usual_s,
+            Some(Fault::GpuStops { rank: stopped } | Fault::LoopStops { rank: stopped })
+                if *stopped == rank =>
+            {
+                f64::INFINITY
             }
-            Some(
-                Fault::GpuStops { rank: stopped } | Fault::LoopStops { rank: stopped },
-            ) if *stopped == rank => f64::INFINITY,
             _ => usual_s,
         }
     }
 
     /// The fault, if it has struck by `at`.
     fn struck(&self, at: f64) -> Option<&Fault> {
-        self.fault.as_ref().filter(|(_, from)| at >= *from).map(|(fault, _)| fault)
+        self.fault
+            .as_ref()
+            .filter(|(_, from)| at >= *from)
+            .map(|(fault, _)| fault)
     }
 
     /// A factor about 1 that depends on who, when and the seed only.
     fn scatter(&self, who: u32, at: f64) -> f64 {
         let key = [self.seed, u64::from(who), at.to_bits()];
         let mixed = key.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |hash, word| {
-            (hash ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31)
+            (hash ^ word)
+                .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+                .rotate_left(31)
         });
         1.0 + self.jitter * ((mixed >> 11) as f64 / (1_u64 << 53) as f64 - 0.5)
     }
@@ -381,13 +414,16 @@ impl Cluster {
         let kind = usize::from(shape == TransferShape::Pair);
         let (channels, count) = (CHANNELS[kind], TRANSFERS[kind]);
         let first = run.channels.len();
-        run.channels.extend(transfers(self, shape, ranks, starts, channels, count));
+        run.channels
+            .extend(transfers(self, shape, ranks, starts, channels, count));
         let known = first..run.channels.len();
         for (at, rank) in ranks.iter().enumerate() {
             let begun = starts[at];
             let own = run.channels[known.clone()].iter();
             let own = own.filter(|channel| [channel.from, channel.to].contains(rank));
-            let ended = own.map(|channel| channel.end_of(*rank)).fold(begun, f64::max);
+            let ended = own
+                .map(|channel| channel.end_of(*rank))
+                .fold(begun, f64::max);
             free[*rank as usize] = ended;
             if begun.is_infinite() {
                 continue;
@@ -412,7 +448,13 @@ impl Cluster {
                 flows: Vec::new(),
             };
             let channels = known.clone();
-            let entered = EnteredOperation { operation, begun, ended, channels, peers };
+            let entered = EnteredOperation {
+                operation,
+                begun,
+                ended,
+                channels,
+                peers,
+            };
             run.entered.entry(*rank).or_default().push(entered);
         }
     }
@@ -433,12 +475,18 @@ impl Run {
         before: f64,
         at: f64,
     ) -> (RankNs, Vec<Operation>, Vec<Operation>) {
-        let of_rank = self.entered.get(&rank).map(Vec::as_slice).unwrap_or_default();
+        let of_rank = self
+            .entered
+            .get(&rank)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         // Operations of a rank follow one another.
-        let first =
-            of_rank.partition_point(|entered| entered.ended <= before - SETTLES_S);
+        let first = of_rank.partition_point(|entered| entered.ended <= before - SETTLES_S);
         let (mut open, mut ended) = (Vec::new(), Vec::new());
-        for entered in of_rank[first..].iter().take_while(|entered| entered.begun <= at) {
+        for entered in of_rank[first..]
+            .iter()
+            .take_while(|entered| entered.begun <= at)
+        {
             let mut operation = entered.operation.clone();
             if entered.is_unseen() {
                 let told = entered.begun + SETTLES_S;
@@ -459,21 +507,28 @@ impl Run {
             }
         }
         let begun = of_rank.partition_point(|entered| entered.begun + SETTLES_S <= at);
-        let last = of_rank[..begun].iter().rev().find(|entered| entered.is_unseen());
-        open.extend(
-            last.map(|last| Operation { ended_at: None, ..last.operation.clone() }),
-        );
+        let last = of_rank[..begun]
+            .iter()
+            .rev()
+            .find(|entered| entered.is_unseen());
+        open.extend(last.map(|last| Operation {
+            ended_at: None,
+            ..last.operation.clone()
+        }));
         (ns(at), open, ended)
     }
 
     fn join(&mut self, name: &str, ranks: &[u32]) {
         for (at, rank) in ranks.iter().enumerate() {
-            self.communicators.entry(*rank).or_default().push(Communicator {
-                hash: hash(name),
-                name: name.to_owned(),
-                rank: at as u32,
-                size: ranks.len() as u32,
-            });
+            self.communicators
+                .entry(*rank)
+                .or_default()
+                .push(Communicator {
+                    hash: hash(name),
+                    name: name.to_owned(),
+                    rank: at as u32,
+                    size: ranks.len() as u32,
+                });
         }
     }
 
@@ -491,15 +546,13 @@ impl Run {
 
     /// What each rank entered.
     pub(crate) fn entered(&self) -> impl Iterator<Item = (u32, &[EnteredOperation])> {
-        self.entered.iter().map(|(rank, entered)| (*rank, entered.as_slice()))
+        self.entered
+            .iter()
+            .map(|(rank, entered)| (*rank, entered.as_slice()))
     }
 
     /// The ends of an operation's channels that are a rank's: whether it sends, and to whom.
-    pub(crate) fn ends(
-        &self,
-        entered: &EnteredOperation,
-        rank: u32,
-    ) -> Vec<(&Channel, bool, u32)> {
+    pub(crate) fn ends(&self, entered: &EnteredOperation, rank: u32) -> Vec<(&Channel, bool, u32)> {
         let mut ends = Vec::new();
         for channel in &self.channels[entered.channels.clone()] {
             for (end, other) in [(channel.from, channel.to), (channel.to, channel.from)] {

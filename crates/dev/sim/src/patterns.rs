@@ -11,13 +11,7 @@ use crate::{STAGES, window_of};
 
 const THREE: [StageId; 3] = [StageId::DATA, StageId::FORWARD, StageId::BACKWARD];
 
-fn noisy(
-    stages: &[StageId],
-    ranks: &[&[f64]],
-    steps: usize,
-    noise: f64,
-    seed: u64,
-) -> Window {
+fn noisy(stages: &[StageId], ranks: &[&[f64]], steps: usize, noise: f64, seed: u64) -> Window {
     let mut random = SmallRng::seed_from_u64(seed);
     let rows: Vec<Vec<Vec<f64>>> = (0..steps)
         .map(|_| {
@@ -50,7 +44,13 @@ pub fn direct_exposure(steps: usize, noise: f64, seed: u64) -> Window {
 /// Two ranks whose durations fit one straggler and two independent paths alike.
 pub fn not_identifiable(steps: usize, noise: f64, seed: u64) -> Window {
     let ranks: [&[f64]; 2] = [&[10.0, 1.0], &[1.0, 10.0]];
-    noisy(&[StageId::DATA, StageId::BACKWARD], &ranks, steps, noise, seed)
+    noisy(
+        &[StageId::DATA, StageId::BACKWARD],
+        &ranks,
+        steps,
+        noise,
+        seed,
+    )
 }
 
 /// Two stages that cost the same on every rank.
@@ -76,7 +76,13 @@ pub fn late_optimizer(steps: usize, noise: f64, seed: u64) -> Window {
     let usual: [f64; 6] = [0.02, 0.03, 0.05, 0.0, 0.01, 0.002];
     let mut late = usual;
     late[4] += 0.08;
-    noisy(&STAGES, &[&usual, &usual, &late, &usual], steps, noise, seed)
+    noisy(
+        &STAGES,
+        &[&usual, &usual, &late, &usual],
+        steps,
+        noise,
+        seed,
+    )
 }
 
 /// Every tenth step one rank spends `spike_s` more in its callbacks; the others wait there.
@@ -105,9 +111,7 @@ pub fn periodic_callback(steps: usize, spike_s: f64, noise: f64, seed: u64) -> W
 mod tests {
     use std::collections::BTreeMap;
 
-    use frontier::{
-        Baseline, Gates, PeerMethod, analyse, localise, peer_scores, ranking,
-    };
+    use frontier::{Baseline, Gates, PeerMethod, analyse, localise, peer_scores, ranking};
     use model::Label;
 
     use super::*;
@@ -121,7 +125,10 @@ mod tests {
     }
 
     fn vouched() -> Gates {
-        Gates { model_fit: true, ..Gates::default() }
+        Gates {
+            model_fit: true,
+            ..Gates::default()
+        }
     }
 
     fn reference(stage: StageId, seconds: f64) -> Baseline {
@@ -172,8 +179,11 @@ mod tests {
             assert!(found.labels.contains(&Label::DirectExposure), "seed {seed}");
         }
         let window = direct_exposure(1, 0.0, 0);
-        let found =
-            analyse(&window, &Gates::default(), &reference(StageId::FORWARD, 2.0));
+        let found = analyse(
+            &window,
+            &Gates::default(),
+            &reference(StageId::FORWARD, 2.0),
+        );
         assert!((found.gain[1] - 4.0 / 9.0).abs() < 1e-12);
     }
 
@@ -189,7 +199,11 @@ mod tests {
     fn what_cannot_be_told_apart_is_co_critical() {
         for window in [tied_stages(50, 0.01, 1), alternating_leader(60)] {
             let found = analyse(&window, &vouched(), &Baseline::CohortMedian);
-            assert!(found.labels.contains(&Label::CoCritical), "{:?}", found.labels);
+            assert!(
+                found.labels.contains(&Label::CoCritical),
+                "{:?}",
+                found.labels
+            );
             assert!(!found.labels.iter().any(|label| label.is_strong()));
         }
         let found = analyse(
@@ -203,10 +217,13 @@ mod tests {
     #[test]
     fn who_is_last_now_and_then_is_not_in_the_tie() {
         let late = |rank: usize| -> Vec<Vec<f64>> {
-            (0..3).map(|one| vec![if one == rank { 5.0 } else { 1.0 }, 1.0]).collect()
+            (0..3)
+                .map(|one| vec![if one == rank { 5.0 } else { 1.0 }, 1.0])
+                .collect()
         };
-        let steps: Vec<_> =
-            (0..60).map(|step| late(usize::from(step % 3 == 0))).collect();
+        let steps: Vec<_> = (0..60)
+            .map(|step| late(usize::from(step % 3 == 0)))
+            .collect();
         let window = window_of(&[StageId::DATA, StageId::BACKWARD], &steps);
         let gates = Gates::default();
         let found = analyse(&window, &gates, &Baseline::CohortMedian);
@@ -222,12 +239,21 @@ mod tests {
         let strong = late_optimizer(100, 0.01, 3);
         let doubts: [(Doubt, Label); 7] = [
             (|w| w.missing_ranks.push(9), Label::TelemetryLimited),
-            (|w| w.closure.residual_share = 0.107, Label::TelemetryLimited),
+            (
+                |w| w.closure.residual_share = 0.107,
+                Label::TelemetryLimited,
+            ),
             (|w| w.closure.overlap_share = 0.02, Label::TelemetryLimited),
             (|w| w.unsafe_prefetch = true, Label::TelemetryLimited),
             (|w| w.roles = 2, Label::RoleAwareNeeded),
-            (|w| w.accumulation_collapsed = true, Label::GradientAccumulationAmbiguous),
-            (|w| w.odd_accumulation_steps = 21, Label::GradientAccumulationAmbiguous),
+            (
+                |w| w.accumulation_collapsed = true,
+                Label::GradientAccumulationAmbiguous,
+            ),
+            (
+                |w| w.odd_accumulation_steps = 21,
+                Label::GradientAccumulationAmbiguous,
+            ),
         ];
         for (doubt, label) in doubts {
             let mut window = strong.clone();

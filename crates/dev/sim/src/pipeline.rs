@@ -79,7 +79,9 @@ impl StageRun {
             (0, None) => None,
             (_, None) => {
                 let first = self.order.iter().position(|pass| pass.0 == 1);
-                first.and_then(|first| first.checked_sub(2)).map(|at| self.order[at])
+                first
+                    .and_then(|first| first.checked_sub(2))
+                    .map(|at| self.order[at])
             }
         };
         before.map_or(0.0, |(direction, at)| self.passes[direction][at].1)
@@ -87,7 +89,11 @@ impl StageRun {
 
     /// When its last pass ends.
     fn last_s(&self) -> f64 {
-        self.passes.iter().flatten().map(|pass| pass.1).fold(0.0, f64::max)
+        self.passes
+            .iter()
+            .flatten()
+            .map(|pass| pass.1)
+            .fold(0.0, f64::max)
     }
 }
 
@@ -118,8 +124,9 @@ impl Pipeline {
     }
 
     fn step(&self, step: u64, random: &mut SmallRng, rows: &mut Vec<Row>) {
-        let ranks: Vec<Vec<StageRun>> =
-            (0..self.dp).map(|dp_rank| self.pipeline(dp_rank, random)).collect();
+        let ranks: Vec<Vec<StageRun>> = (0..self.dp)
+            .map(|dp_rank| self.pipeline(dp_rank, random))
+            .collect();
         // Everything meets in the reduction, stage by stage, and then in the clipping.
         let pp = self.pp as usize;
         let reduced_s: Vec<f64> = (0..pp)
@@ -131,28 +138,27 @@ impl Pipeline {
         let clipped = reduced_s.iter().copied().fold(0.0, f64::max) + TRANSFER_S;
         for (dp_rank, stages) in (0..).zip(&ranks) {
             for (at, stage) in (0u32..).zip(0..pp) {
-                let mut push =
-                    |kind, number, microbatch, (start_s, end_s): (f64, f64)| {
-                        let is_pass = microbatch >= 0;
-                        rows.push(Row {
-                            dp_rank,
-                            stage: at,
-                            rank: (at * self.dp + dp_rank) * self.tp,
-                            step,
-                            kind,
-                            start_s,
-                            duration_s: end_s - start_s,
-                            end_s,
-                            number,
-                            chunk: if is_pass || kind == OpKind::ParamsAllGather {
-                                0
-                            } else {
-                                -1
-                            },
-                            microbatch,
-                            global_chunk: if is_pass { at.cast_signed() } else { -1 },
-                        });
-                    };
+                let mut push = |kind, number, microbatch, (start_s, end_s): (f64, f64)| {
+                    let is_pass = microbatch >= 0;
+                    rows.push(Row {
+                        dp_rank,
+                        stage: at,
+                        rank: (at * self.dp + dp_rank) * self.tp,
+                        step,
+                        kind,
+                        start_s,
+                        duration_s: end_s - start_s,
+                        end_s,
+                        number,
+                        chunk: if is_pass || kind == OpKind::ParamsAllGather {
+                            0
+                        } else {
+                            -1
+                        },
+                        microbatch,
+                        global_chunk: if is_pass { at.cast_signed() } else { -1 },
+                    });
+                };
                 push(OpKind::ParamsAllGather, 0, -1, (0.0, GATHER_S));
                 transfers(stages, stage, &mut |kind, number, times| {
                     push(kind, number, -1, times);
@@ -168,12 +174,22 @@ impl Pipeline {
                 let end_s = stages[stage].last_s();
                 let ready_s = ready_s(stages, stage);
                 push(OpKind::Gc, 0, -1, (end_s, end_s));
-                push(OpKind::LayernormAllReduce, 0, -1, (end_s, end_s + TRANSFER_S));
+                push(
+                    OpKind::LayernormAllReduce,
+                    0,
+                    -1,
+                    (end_s, end_s + TRANSFER_S),
+                );
                 if stage == 0 || stage + 1 == pp {
                     let begin_s = end_s + TRANSFER_S;
                     push(OpKind::EmbeddingAllReduce, 0, -1, (begin_s, ready_s));
                 }
-                push(OpKind::GradsReduceScatter, 0, -1, (ready_s, reduced_s[stage]));
+                push(
+                    OpKind::GradsReduceScatter,
+                    0,
+                    -1,
+                    (ready_s, reduced_s[stage]),
+                );
                 push(OpKind::OptimizerClip, 0, -1, (reduced_s[stage], clipped));
                 push(OpKind::Optimizer, 0, -1, (clipped, clipped + OPTIMIZER_S));
             }
@@ -236,11 +252,11 @@ impl Pipeline {
     /// How many times as long as usual the passes of a rank take.
     fn times(&self, dp_rank: u32, stage: u32) -> f64 {
         let times = self.drags.iter().map(|drag| match *drag {
-            Drag::Rank { dp_rank: slow, stage: at, times }
-                if (slow, at) == (dp_rank, stage) =>
-            {
-                times
-            }
+            Drag::Rank {
+                dp_rank: slow,
+                stage: at,
+                times,
+            } if (slow, at) == (dp_rank, stage) => times,
             Drag::Stage { stage: slow, times } if slow == stage => times,
             _ => 1.0,
         });
@@ -268,18 +284,18 @@ fn one_forward_one_backward(ahead: usize, count: usize) -> Vec<(usize, usize)> {
 }
 
 /// Sends and receives of a stage.
-fn transfers(
-    stages: &[StageRun],
-    stage: usize,
-    push: &mut dyn FnMut(OpKind, u32, (f64, f64)),
-) {
+fn transfers(stages: &[StageRun], stage: usize, push: &mut dyn FnMut(OpKind, u32, (f64, f64))) {
     for (direction, send, receive) in [
         (0, OpKind::ForwardSend, OpKind::ForwardRecv),
         (1, OpKind::BackwardSend, OpKind::BackwardRecv),
     ] {
         let next = Some(stage + 1).filter(|next| *next < stages.len());
         let previous = stage.checked_sub(1);
-        let (to, from) = if direction == 0 { (next, previous) } else { (previous, next) };
+        let (to, from) = if direction == 0 {
+            (next, previous)
+        } else {
+            (previous, next)
+        };
         let end_s = |to: usize, number: u32, sent_s: f64| {
             sent_s.max(stages[to].issued_s(direction, number as usize)) + TRANSFER_S
         };

@@ -4,9 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
-use parquet::data_type::{
-    ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type,
-};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
@@ -63,12 +61,16 @@ fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
                 .map(Arc::new)
         })
         .collect::<Result<_, _>>()?;
-    let schema = Type::group_type_builder("schema").with_fields(fields).build()?;
+    let schema = Type::group_type_builder("schema")
+        .with_fields(fields)
+        .build()?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
-    let mut file =
-        SerializedFileWriter::new(to, Arc::new(schema), Arc::new(properties.build()))?;
+    let mut file = SerializedFileWriter::new(to, Arc::new(schema), Arc::new(properties.build()))?;
     let mut group = file.next_row_group()?;
-    let mut put = TraceColumns { rows, group: &mut group };
+    let mut put = TraceColumns {
+        rows,
+        group: &mut group,
+    };
     put.column::<Int32Type>(|row| row.dp_rank.cast_signed())?;
     put.column::<Int32Type>(|row| row.stage.cast_signed())?;
     put.column::<Int32Type>(|row| row.rank.cast_signed())?;
@@ -91,10 +93,7 @@ struct TraceColumns<'a, 'file, W: Write> {
 }
 
 impl<W: Write + Send> TraceColumns<'_, '_, W> {
-    fn column<T: DataType>(
-        &mut self,
-        value: impl Fn(&Row) -> T::T,
-    ) -> Result<(), ParquetError> {
+    fn column<T: DataType>(&mut self, value: impl Fn(&Row) -> T::T) -> Result<(), ParquetError> {
         let values: Vec<T::T> = self.rows.iter().map(value).collect();
         if let Some(mut column) = self.group.next_column()? {
             column.typed::<T>().write_batch(&values, None, None)?;

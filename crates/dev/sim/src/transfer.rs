@@ -54,7 +54,11 @@ pub(crate) fn transfers(
     channels: u8,
     count: usize,
 ) -> Vec<Channel> {
-    let links = if shape == TransferShape::Ring { ranks.len() } else { 1 };
+    let links = if shape == TransferShape::Ring {
+        ranks.len()
+    } else {
+        1
+    };
     let next = |at: usize| (at + 1) % ranks.len();
     let mut all = Vec::new();
     for channel in 0..channels {
@@ -77,7 +81,11 @@ pub(crate) fn transfers(
             }
             for (at, link) in times.iter_mut().enumerate() {
                 let start = starts[next(at)];
-                let slot = if k < SLOTS { start } else { link.taken[k - SLOTS] };
+                let slot = if k < SLOTS {
+                    start
+                } else {
+                    link.taken[k - SLOTS]
+                };
                 let asked = machine.proxy(link.to, start.max(slot));
                 let could = asked.max(link.ready[k]);
                 let sent = machine.proxy(link.from, could);
@@ -103,12 +111,26 @@ impl Channel {
         let none = Vec::new;
         let (ready, sent, done) = (none(), none(), none());
         let (asked, arrived, taken) = (none(), none(), none());
-        Self { number, from, to, ready, sent, done, asked, arrived, taken }
+        Self {
+            number,
+            from,
+            to,
+            ready,
+            sent,
+            done,
+            asked,
+            arrived,
+            taken,
+        }
     }
 
     /// When the end of the given rank has nothing left to do.
     pub(crate) fn end_of(&self, rank: u32) -> f64 {
-        let ends = if rank == self.from { &self.done } else { &self.taken };
+        let ends = if rank == self.from {
+            &self.done
+        } else {
+            &self.taken
+        };
         ends.last().copied().unwrap_or(0.0)
     }
 
@@ -137,7 +159,11 @@ impl Channel {
         Flow {
             channel: self.number,
             peer,
-            direction: if sends { Direction::Send } else { Direction::Receive },
+            direction: if sends {
+                Direction::Send
+            } else {
+                Direction::Receive
+            },
             total: self.count(),
             ready,
             transmitted,

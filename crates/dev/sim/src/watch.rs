@@ -55,9 +55,12 @@ pub fn job_of(run: &Run) -> Communication {
 /// Watches a job until something fails, or until `until_s`.
 pub fn watch(cluster: &Cluster, until_s: f64) -> Watched {
     let run = cluster.run();
-    watch_by(job_of(&run), cluster.ranks(), until_s, |rank, before_s, at_s| {
-        run.look(rank, before_s, at_s)
-    })
+    watch_by(
+        job_of(&run),
+        cluster.ranks(),
+        until_s,
+        |rank, before_s, at_s| run.look(rank, before_s, at_s),
+    )
 }
 
 /// Watches a job of which `look` says what a rank's live table tells at a time that it had not
@@ -97,7 +100,11 @@ pub fn watch_by(
         }
         first_blamed = first_blamed.or(job.straggler().map(|_| at));
         before = at;
-        at += if at < close_until { CLOSE_LOOK_S } else { LOOK_S };
+        at += if at < close_until {
+            CLOSE_LOOK_S
+        } else {
+            LOOK_S
+        };
     }
     watched.straggler = first_blamed.zip(job.straggler());
     watched

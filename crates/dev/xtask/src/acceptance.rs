@@ -45,14 +45,26 @@ impl AcceptanceRow {
         holds: bool,
     ) -> Self {
         let (id, scenario) = (id.into(), scenario.into());
-        Self { id, scenario, measured: measured.into(), paper: paper.into(), holds }
+        Self {
+            id,
+            scenario,
+            measured: measured.into(),
+            paper: paper.into(),
+            holds,
+        }
     }
 }
 
 impl fmt::Display for AcceptanceRow {
     /// A line of the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, scenario, measured, paper, holds } = self;
+        let Self {
+            id,
+            scenario,
+            measured,
+            paper,
+            holds,
+        } = self;
         let pass = if *holds { "yes" } else { "**no**" };
         write!(f, "| {id} | {scenario} | {measured} | {paper} | {pass} | ")?;
         write!(f, "`make acceptance ONLY={id}` |")
@@ -76,15 +88,17 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         println!("{row}");
         measured.push(row);
     };
-    for (id, row) in quick.iter().filter(|(id, _)| is_wanted(id, &args.only, &ids)) {
+    for (id, row) in quick
+        .iter()
+        .filter(|(id, _)| is_wanted(id, &args.only, &ids))
+    {
         print(row(id));
     }
     let outcome = real_rows(args, root, &ids, &mut print);
     // What was measured before something failed is not lost.
     let path = root.join("docs/acceptance.md");
     let before = fs::read_to_string(&path).unwrap_or_default();
-    fs::write(&path, table::page(&before, &measured, &ids))
-        .context("failed to write the page")?;
+    fs::write(&path, table::page(&before, &measured, &ids)).context("failed to write the page")?;
     outcome?;
     let missed = measured.iter().filter(|row| !row.holds).count();
     println!("{missed} rows do not hold.");
@@ -116,7 +130,7 @@ fn real_rows(
 /// nothing is.
 fn is_wanted(id: &str, only: &[String], ids: &[&str]) -> bool {
     only.is_empty()
-        || only.iter().any(|only| {
-            id == only || (!ids.contains(&only.as_str()) && id.starts_with(only))
-        })
+        || only
+            .iter()
+            .any(|only| id == only || (!ids.contains(&only.as_str()) && id.starts_with(only)))
 }

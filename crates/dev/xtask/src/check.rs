@@ -58,8 +58,11 @@ fn list(value: &Value) -> &[Value] {
 }
 
 fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
-    let metadata =
-        output(root, "cargo", &["metadata", "--no-deps", "--format-version=1"])?;
+    let metadata = output(
+        root,
+        "cargo",
+        &["metadata", "--no-deps", "--format-version=1"],
+    )?;
     let metadata: Value = serde_json::from_str(&metadata)?;
     let mut crates = BTreeMap::new();
     for package in list(&metadata["packages"]) {
@@ -69,8 +72,14 @@ fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
         let (floor, folder) = place.split_once('/').context("a crate without a floor")?;
         let name = text(&package["name"]);
         // A tool of the repository is nobody's dependency, and needs no name of its own.
-        let stem = name.strip_prefix("laggard-").unwrap_or("xtask").replace('-', "_");
-        ensure!(folder == stem, "crate {name} lives in a folder called {folder}");
+        let stem = name
+            .strip_prefix("laggard-")
+            .unwrap_or("xtask")
+            .replace('-', "_");
+        ensure!(
+            folder == stem,
+            "crate {name} lives in a folder called {folder}"
+        );
         let floor = FLOORS.iter().position(|known| *known == floor);
         let floor = floor.with_context(|| format!("{place} is on no floor"))?;
         let needs = list(&package["dependencies"])
@@ -78,7 +87,14 @@ fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
             .filter(|it| it["path"].is_string() && it["kind"].as_str() != Some("dev"))
             .map(|dependency| text(&dependency["name"]).to_owned())
             .collect();
-        crates.insert(name.to_owned(), Crate { floor, place, needs });
+        crates.insert(
+            name.to_owned(),
+            Crate {
+                floor,
+                place,
+                needs,
+            },
+        );
     }
     Ok(crates)
 }
@@ -103,14 +119,23 @@ fn code_map(root: &Path, crates: &BTreeMap<String, Crate>) -> Result<Vec<String>
     let page = fs::read_to_string(&path).context("failed to read ARCHITECTURE.md")?;
     let mut faults = Vec::new();
     if page.lines().count() > MAX_PAGE_LINES {
-        faults.push(format!("ARCHITECTURE.md is longer than {MAX_PAGE_LINES} lines"));
+        faults.push(format!(
+            "ARCHITECTURE.md is longer than {MAX_PAGE_LINES} lines"
+        ));
     }
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let named: Vec<&str> = rows
         .filter_map(|row| row.split('`').next())
-        .filter(|name| FLOORS.iter().any(|floor| name.starts_with(&format!("{floor}/"))))
+        .filter(|name| {
+            FLOORS
+                .iter()
+                .any(|floor| name.starts_with(&format!("{floor}/")))
+        })
         .collect();
-    for room in crates.values().filter(|room| !named.contains(&room.place.as_str())) {
+    for room in crates
+        .values()
+        .filter(|room| !named.contains(&room.place.as_str()))
+    {
         faults.push(format!("ARCHITECTURE.md does not name {}", room.place));
     }
     for name in named {
@@ -125,13 +150,20 @@ fn code_map(root: &Path, crates: &BTreeMap<String, Crate>) -> Result<Vec<String>
 fn fusion_table(root: &Path) -> Result<Vec<String>> {
     const PAGE: &str = "docs/math/fusion.md";
     let page = fs::read_to_string(root.join(PAGE)).context("failed to read fusion.md")?;
-    let (_, section) =
-        page.split_once("\n## Rules\n").context("no rules in fusion.md")?;
+    let (_, section) = page
+        .split_once("\n## Rules\n")
+        .context("no rules in fusion.md")?;
     let section = section.split("\n## ").next().unwrap_or_default();
     let rows = section.lines().filter(|line| line.starts_with("| "));
     let written: Vec<&str> = rows.skip(1).collect();
     let rules = RULES.iter().map(|rule| {
-        let FusionRule { name, when, keeps, source, .. } = rule;
+        let FusionRule {
+            name,
+            when,
+            keeps,
+            source,
+            ..
+        } = rule;
         format!("| {name} | {when} | {keeps} | {source} |")
     });
     let rules: Vec<String> = rules.collect();
@@ -141,7 +173,9 @@ fn fusion_table(root: &Path) -> Result<Vec<String>> {
         .map(|row| format!("{PAGE} lacks the rule {row}"))
         .collect();
     if faults.is_empty() && written != rules {
-        faults.push(format!("{PAGE} has other rules than fusion, or another order"));
+        faults.push(format!(
+            "{PAGE} has other rules than fusion, or another order"
+        ));
     }
     Ok(faults)
 }
@@ -162,8 +196,12 @@ fn long_files(root: &Path) -> Result<Vec<String>> {
 
 /// Files that pages name and that are not there, and fuzz targets in parts.
 fn named_paths(root: &Path) -> Result<Vec<String>> {
-    const OURS: [&str; 4] =
-        ["ARCHITECTURE.md", "CONTRIBUTING.md", "testdata/README.md", "docs/*.md"];
+    const OURS: [&str; 4] = [
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "testdata/README.md",
+        "docs/*.md",
+    ];
     let listing = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let listed = output(root, "git", &listing)?;
     let files: Vec<String> = listed.lines().map(str::to_owned).collect();
@@ -180,11 +218,12 @@ fn documentation(root: &Path) -> Result<Vec<String>> {
     let mut pages = source::files(root, &["*.md"])?;
     let mut faults = links::dead_links(root, &pages);
     // What was once written of a version stays as it is.
-    pages.retain(|page| {
-        page.name.starts_with("docs/") || PAGES.contains(&page.name.as_str())
-    });
+    pages.retain(|page| page.name.starts_with("docs/") || PAGES.contains(&page.name.as_str()));
     faults.extend(words::in_pages(&pages));
-    faults.extend(words::in_help(&source::files(root, &["crates/app/cli/src/*.rs"])?));
+    faults.extend(words::in_help(&source::files(
+        root,
+        &["crates/app/cli/src/*.rs"],
+    )?));
     let mut code = source::files(root, &["crates/*.rs", "python/*.py"])?;
     // The tests of these checks cite what is nowhere stated.
     code.retain(|source| !source.name.starts_with("crates/dev/xtask/"));
@@ -198,7 +237,10 @@ fn documentation(root: &Path) -> Result<Vec<String>> {
         println!("xtask: public types called {name}: {}", files.join(", "));
     }
     let of_several: usize = shared.values().map(Vec::len).sum();
-    println!("xtask: {of_several} of {} public types share their name", types.len());
+    println!(
+        "xtask: {of_several} of {} public types share their name",
+        types.len()
+    );
     let messages = source::files(root, &["crates/core/narrate/src/*.rs"])?;
     faults.extend(words::in_messages(&messages));
     Ok(faults)

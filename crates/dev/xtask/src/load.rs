@@ -101,12 +101,19 @@ impl Course {
         let backward = end - part(10);
         let backward_ns = part(50) - part(0);
         let count = self.collectives;
-        let mark =
-            move |at, event| Mark { at: RankNs(at), step, on_loop_thread: true, event };
+        let mark = move |at, event| Mark {
+            at: RankNs(at),
+            step,
+            on_loop_thread: true,
+            event,
+        };
         let issue = move |nth: u32| {
             let number = u64::from(step) * u64::from(count) + u64::from(nth) + 1;
             let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, GROUP, number);
-            let issue = CollectiveIssue { bytes: Some(25 << 20), ..issue };
+            let issue = CollectiveIssue {
+                bytes: Some(25 << 20),
+                ..issue
+            };
             let at = forward + 1000 + backward_ns / u64::from(count) * u64::from(nth);
             mark(at, Event::CollectiveIssue(issue))
         };
@@ -172,7 +179,11 @@ impl SyntheticHost {
                     locals: self.ranks.len() as u32,
                     world_size: self.world,
                 };
-                drop(tell(Input::Group { group: GROUP, name, members }));
+                drop(tell(Input::Group {
+                    group: GROUP,
+                    name,
+                    members,
+                }));
                 drop(tell(of_rank));
             }
         }
@@ -195,24 +206,26 @@ impl SyntheticHost {
     }
 
     /// Tells what there is, again if it was not taken; whether it was.
-    fn tell(
-        &mut self,
-        url: &str,
-        now_ns: u64,
-        last: bool,
-        told: &LoadCounters,
-    ) -> Result<bool> {
+    fn tell(&mut self, url: &str, now_ns: u64, last: bool, told: &LoadCounters) -> Result<bool> {
         if self.batch.is_none() {
             let lines = self.lines(now_ns, told);
             let head = BatchHead::new("boot", RankNs(now_ns), last);
             let batch = pack_batch(&head, &lines)?;
             told.bytes.fetch_add(lines.len() as u64, Ordering::Relaxed);
-            told.packed_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            told.packed_bytes
+                .fetch_add(batch.len() as u64, Ordering::Relaxed);
             self.batch = Some(batch);
         }
-        let Self { job, name, number, .. } = self;
+        let Self {
+            job, name, number, ..
+        } = self;
         let (session, sequence) = ("e", *number);
-        let address = BatchAddress { job, host: name, session, sequence };
+        let address = BatchAddress {
+            job,
+            host: name,
+            session,
+            sequence,
+        };
         let request = self.http.post(format!("{url}{}", address.path()));
         let request = request.header(CLOCK_HEADER, now_ns.to_string());
         let mut answer = request.send(self.batch.as_deref().unwrap_or_default())?;
@@ -280,7 +293,9 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     println!("{count} hosts, {} ranks, {} jobs", args.ranks, args.jobs);
     let told = LoadCounters::default();
     let ended = AtomicBool::new(false);
-    let clock = Clock { begun: Instant::now() };
+    let clock = Clock {
+        begun: Instant::now(),
+    };
     let mut usage = Usage::default();
     let (answers_s, seen) = thread::scope(|scope| -> Result<_> {
         let watchers: Vec<_> = jobs
@@ -303,7 +318,9 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         let answers_s = if args.fast {
             tell_fast(&mut hosts, args.seconds, url, told)
         } else {
-            in_threads(&mut hosts, |hosts| tell(hosts, args.seconds, url, clock, told))
+            in_threads(&mut hosts, |hosts| {
+                tell(hosts, args.seconds, url, clock, told)
+            })
         };
         ended.store(true, Ordering::Relaxed);
         usage = watched.join().expect("a thread that watches")?;
@@ -314,9 +331,8 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         Ok((answers_s?, seen?))
     })?;
     let seconds = clock.begun.elapsed().as_secs_f64();
-    let [marks_per_s, bytes_per_s, packed_per_s] =
-        [&told.marks, &told.bytes, &told.packed_bytes]
-            .map(|counter| counter.load(Ordering::Relaxed) as f64 / seconds);
+    let [marks_per_s, bytes_per_s, packed_per_s] = [&told.marks, &told.bytes, &told.packed_bytes]
+        .map(|counter| counter.load(Ordering::Relaxed) as f64 / seconds);
     println!(
         "{marks_per_s:.0} marks/s, {:.1} MB/s ({:.1} packed), {} times told to wait, {seconds:.0} s",
         bytes_per_s / 1e6,
@@ -324,8 +340,14 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         told.refused.load(Ordering::Relaxed),
     );
     println!("answers: {}", quantiles(answers_s));
-    let windows_s = seen.iter().flat_map(|seen| seen.windows_s.iter().copied()).collect();
-    println!("windows, from the end of their last step: {}", quantiles(windows_s));
+    let windows_s = seen
+        .iter()
+        .flat_map(|seen| seen.windows_s.iter().copied())
+        .collect();
+    println!(
+        "windows, from the end of their last step: {}",
+        quantiles(windows_s)
+    );
     let incidents_s = seen.iter().filter_map(|seen| seen.incident_s).collect();
     println!("incidents, the same: {}", quantiles(incidents_s));
     println!(
@@ -369,11 +391,18 @@ fn judge(server: &ServeProcess, jobs: &[String], slow_rank: u32) -> Result<ExitC
         let verdict = server.get(&format!("jobs/{job}/verdict"))?;
         let verdict: Verdict = serde_json::from_str(&verdict)?;
         let texts: Vec<_> = verdict.incidents.iter().map(|i| i.text.as_str()).collect();
-        let named = verdict.incidents.first().map(|first| first.subject.ranks.as_slice());
+        let named = verdict
+            .incidents
+            .first()
+            .map(|first| first.subject.ranks.as_slice());
         ensure!(named == Some(&[slow_rank][..]), "{job}: {texts:?}");
         ensure!(verdict.job.lost_records == 0, "{job}: records were lost");
     }
-    println!("rank {} named in each of {} jobs, no record lost", slow_rank, jobs.len());
+    println!(
+        "rank {} named in each of {} jobs, no record lost",
+        slow_rank,
+        jobs.len()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -480,15 +509,16 @@ fn watch(
         if ended.load(Ordering::Relaxed) {
             break;
         }
-        let Some(summary) = line.strip_prefix("data:") else { continue };
+        let Some(summary) = line.strip_prefix("data:") else {
+            continue;
+        };
         let now_ns = clock.now_ns();
         let summary: Summary = serde_json::from_str(summary)?;
         if summary.exposed_s <= exposed_s {
             continue;
         }
         exposed_s = summary.exposed_s;
-        let verdict: Verdict =
-            serde_json::from_str(&server.get(&format!("jobs/{job}/verdict"))?)?;
+        let verdict: Verdict = serde_json::from_str(&server.get(&format!("jobs/{job}/verdict"))?)?;
         let window = verdict.windows.last().context("a window")?;
         let end_ns = course.begin_ns((window.first_step + window.steps) as u32);
         let late_s = now_ns.saturating_sub(end_ns) as f64 / 1e9;
@@ -515,7 +545,11 @@ impl Usage {
         let process = Path::new("/proc").join(id.to_string());
         let stat = fs::read_to_string(process.join("stat"))?;
         let after_name = stat.rsplit(") ").next().context("a state")?;
-        let ticks = after_name.split(' ').skip(11).take(2).map(str::parse::<u64>);
+        let ticks = after_name
+            .split(' ')
+            .skip(11)
+            .take(2)
+            .map(str::parse::<u64>);
         let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
         self.cpu_s = ticks.iter().sum::<u64>() as f64 / 100.0;
         let status = fs::read_to_string(process.join("status"))?;

@@ -27,7 +27,11 @@ pub(crate) fn measure(root: &Path) -> Result<ExitCode> {
     for (name, here, target) in [
         (
             "types that share their name with another, percent",
-            format!("{:.0} of {}", per(100.0, of_several, types.len()), types.len()),
+            format!(
+                "{:.0} of {}",
+                per(100.0, of_several, types.len()),
+                types.len()
+            ),
             "5",
         ),
         (
@@ -82,12 +86,14 @@ fn is_closure(line: &str) -> bool {
 }
 
 fn is_log(line: &str) -> bool {
-    ["trace!(", "debug!(", "info!(", "warn!(", "error!("].iter().any(|name| {
-        line.match_indices(name).any(|(at, _)| {
-            let before = line[..at].chars().next_back();
-            before.is_none_or(|it| !it.is_alphanumeric() && it != '_')
+    ["trace!(", "debug!(", "info!(", "warn!(", "error!("]
+        .iter()
+        .any(|name| {
+            line.match_indices(name).any(|(at, _)| {
+                let before = line[..at].chars().next_back();
+                before.is_none_or(|it| !it.is_alphanumeric() && it != '_')
+            })
         })
-    })
 }
 
 /// Examples in the documentation of a file that `cargo test --doc` runs.
@@ -95,7 +101,9 @@ fn examples(source: &str) -> usize {
     let mut open = false;
     let mut found = 0;
     for line in source.lines().map(str::trim_start) {
-        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let doc = line
+            .strip_prefix("///")
+            .or_else(|| line.strip_prefix("//!"));
         let Some(fence) = doc.and_then(|doc| doc.trim_start().strip_prefix("```")) else {
             continue;
         };
@@ -114,14 +122,11 @@ mod tests {
         assert!(is_closure("    let told = |it: u8| it;"));
         assert!(is_closure("let mut told = move |it| it;"));
         assert!(!is_closure("let told = a || b;"));
-        assert!(
-            is_comment("  // why") && !is_comment("  /// what") && !is_code("  // why")
+        assert!(is_comment("  // why") && !is_comment("  /// what") && !is_code("  // why"));
+        assert!(is_log("warn!(rank)") && is_log("tracing::info!(x)") && !is_log("my_warn!(x)"));
+        assert_eq!(
+            examples("/// ```\n/// a\n/// ```\n/// ```text\n/// b\n/// ```\n"),
+            1
         );
-        assert!(
-            is_log("warn!(rank)")
-                && is_log("tracing::info!(x)")
-                && !is_log("my_warn!(x)")
-        );
-        assert_eq!(examples("/// ```\n/// a\n/// ```\n/// ```text\n/// b\n/// ```\n"), 1);
     }
 }

@@ -23,12 +23,15 @@ impl Drop for ServeProcess {
 impl ServeProcess {
     /// Starts it on an address of its own.
     pub(crate) fn start(mut laggard: Command, options: &[&str]) -> Result<Self> {
-        laggard.args(["serve", "--listen", "127.0.0.1:0"]).args(options);
+        laggard
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(options);
         let mut child = laggard.stderr(Stdio::piped()).spawn()?;
         let mut lines = BufReader::new(child.stderr.take().context("piped")?).lines();
         let line = lines.next().context("a line")??;
-        let rest =
-            line.strip_prefix("laggard: serving ").with_context(|| line.clone())?;
+        let rest = line
+            .strip_prefix("laggard: serving ")
+            .with_context(|| line.clone())?;
         let url = rest.split(',').next().unwrap_or_default().to_owned();
         // The rest is read, lest the server has to wait for a reader.
         std::thread::spawn(move || lines.for_each(drop));
@@ -38,7 +41,11 @@ impl ServeProcess {
     /// What stands at a place of its API.
     pub(crate) fn get(&self, place: &str) -> Result<String> {
         let mut answer = ureq::get(format!("{}/api/v1/{place}", self.url)).call()?;
-        Ok(answer.body_mut().with_config().limit(1 << 30).read_to_string()?)
+        Ok(answer
+            .body_mut()
+            .with_config()
+            .limit(1 << 30)
+            .read_to_string()?)
     }
 
     /// Its process.

@@ -16,13 +16,18 @@ pub(crate) struct SourceFile {
 impl SourceFile {
     /// Whether it is compiled for tests or benches only.
     pub(crate) fn is_test(&self) -> bool {
-        ["/tests/", "/benches/"].iter().any(|part| self.name.contains(part))
+        ["/tests/", "/benches/"]
+            .iter()
+            .any(|part| self.name.contains(part))
             || self.name.ends_with("/tests.rs")
     }
 
     /// Its text without the module of tests at its end.
     pub(crate) fn product(&self) -> &str {
-        self.text.split("\n#[cfg(test)]\n").next().unwrap_or_default()
+        self.text
+            .split("\n#[cfg(test)]\n")
+            .next()
+            .unwrap_or_default()
     }
 }
 
@@ -37,7 +42,10 @@ pub(crate) fn files(root: &Path, patterns: &[&str]) -> Result<Vec<SourceFile>> {
     for name in names {
         // A file that was deleted is still listed until the deletion is committed.
         if let Ok(text) = fs::read_to_string(root.join(name)) {
-            files.push(SourceFile { name: name.to_owned(), text });
+            files.push(SourceFile {
+                name: name.to_owned(),
+                text,
+            });
         }
     }
     Ok(files)
@@ -57,6 +65,10 @@ pub(crate) fn output(root: &Path, program: &str, arguments: &[&str]) -> Result<S
         .current_dir(root)
         .output()
         .with_context(|| format!("failed to run {program}"))?;
-    ensure!(output.status.success(), "{program} {} failed", arguments.join(" "));
+    ensure!(
+        output.status.success(),
+        "{program} {} failed",
+        arguments.join(" ")
+    );
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -112,10 +112,20 @@ impl Agent {
 
     /// Reads what is there; returns lines about the windows that closed.
     pub fn poll(&mut self, now: Instant) -> Vec<String> {
-        if self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_EVERY) {
+        if self
+            .looked
+            .is_none_or(|looked| now.duration_since(looked) >= LOOK_EVERY)
+        {
             self.looked = Some(now);
             self.read(JobReader::look);
-            let Self { reader, live, requests, told, job, .. } = self;
+            let Self {
+                reader,
+                live,
+                requests,
+                told,
+                job,
+                ..
+            } = self;
             live.look(reader, &mut |input| keep(told, job, input));
             let directory = reader.directory();
             requests.look(directory, &mut |input| keep(told, job, input));
@@ -134,23 +144,56 @@ impl Agent {
         self.read(JobReader::drain);
         self.tell_deaths();
         self.read_flight(|flight, take| flight.poll(read, take));
-        let Self { live, requests, told, job, .. } = self;
+        let Self {
+            live,
+            requests,
+            told,
+            job,
+            ..
+        } = self;
         live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         requests.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
-        let Self { reader, links, told, job, .. } = self;
-        let ranks =
-            reader.ranks().filter(|rank| rank.alive).map(|rank| (rank.rank, rank.pid));
-        links.poll(now, monotonic_now(), ranks, &mut |input| keep(told, job, input));
+        let Self {
+            reader,
+            links,
+            told,
+            job,
+            ..
+        } = self;
+        let ranks = reader
+            .ranks()
+            .filter(|rank| rank.alive)
+            .map(|rank| (rank.rank, rank.pid));
+        links.poll(now, monotonic_now(), ranks, &mut |input| {
+            keep(told, job, input)
+        });
         self.look_for_hang(now);
-        let Self { reader, probes, profiles, told, job, .. } = self;
-        probes.poll(now, profiles.is_busy(), reader, &mut |input| keep(told, job, input));
+        let Self {
+            reader,
+            probes,
+            profiles,
+            told,
+            job,
+            ..
+        } = self;
+        probes.poll(now, profiles.is_busy(), reader, &mut |input| {
+            keep(told, job, input)
+        });
         self.profile(now);
         self.mark_devices();
-        let Self { ras, settings, told, job, .. } = self;
+        let Self {
+            ras,
+            settings,
+            told,
+            job,
+            ..
+        } = self;
         ras.poll(settings, &mut |input| keep(told, job, input));
         let announcements = self.job.take_announcements();
-        let mut lines: Vec<_> =
-            announcements.iter().flat_map(narrate::announcement).collect();
+        let mut lines: Vec<_> = announcements
+            .iter()
+            .flat_map(narrate::announcement)
+            .collect();
         if let Some(uplink) = &self.told.uplink {
             uplink.advance_watermark(self.flight.watermark(monotonic_now()));
             lines.extend(uplink.take_lines());
@@ -161,7 +204,11 @@ impl Agent {
     /// How long the next [`Self::poll`] may wait.
     pub fn patience(&self, now: Instant) -> Duration {
         let closely = self.live.is_close(now) || self.profiles.is_busy();
-        if closely { READ_CLOSELY_EVERY } else { POLL_EVERY }
+        if closely {
+            READ_CLOSELY_EVERY
+        } else {
+            POLL_EVERY
+        }
     }
 
     /// Has the devices of ranks marked in more steps, if that is asked for.
@@ -171,13 +218,13 @@ impl Agent {
             Some(uplink) => uplink.wanted_device_steps(),
             None => self.job.wanted_device_steps(monotonic_now(), ORDER_AHEAD_S),
         };
-        let Some(Range { start, end }) = wanted else { return };
+        let Some(Range { start, end }) = wanted else {
+            return;
+        };
         // Whoever asks.
         let steps = start..end.min(start.saturating_add(steps::MAX_ASKED_STEPS));
         for rank in self.reader.ranks().filter(|rank| rank.alive) {
-            if let Ok(controller) =
-                ProfileController::open(&rank.ring.with_extension("desk"))
-            {
+            if let Ok(controller) = ProfileController::open(&rank.ring.with_extension("desk")) {
                 controller.ask_for_device(&steps);
             }
         }
@@ -185,10 +232,21 @@ impl Agent {
 
     /// Has ranks profiled if that is asked for, and tells what came of it.
     fn profile(&mut self, now: Instant) {
-        let Self { profiles, probes, reader, settings, told, job, .. } = self;
+        let Self {
+            profiles,
+            probes,
+            reader,
+            settings,
+            told,
+            job,
+            ..
+        } = self;
         if profiles.is_busy() {
-            let alive: BTreeSet<u32> =
-                reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid).collect();
+            let alive: BTreeSet<u32> = reader
+                .ranks()
+                .filter(|rank| rank.alive)
+                .map(|rank| rank.pid)
+                .collect();
             profiles.poll(
                 now,
                 settings,
@@ -270,7 +328,10 @@ impl Agent {
         }
         // Of a host whose ranks have not begun only the collector can know that others wait.
         // Ranks stand still while they are looked at, and whoever asks may ask all the time.
-        if self.stacked.is_some_and(|at| asked.duration_since(at) < STACKS_EVERY) {
+        if self
+            .stacked
+            .is_some_and(|at| asked.duration_since(at) < STACKS_EVERY)
+        {
             return;
         }
         let mut wanted = self.job.wanted_stacks();
@@ -283,7 +344,10 @@ impl Agent {
         let mut pids: BTreeMap<u32, u32> = self.live.processes().collect();
         let mut silent: BTreeSet<u32> = wanted.iter().copied().collect();
         silent.retain(|rank| !pids.contains_key(rank));
-        for RankState { rank, pid, alive, .. } in self.reader.ranks() {
+        for RankState {
+            rank, pid, alive, ..
+        } in self.reader.ranks()
+        {
             silent.remove(&rank);
             pids.extend(alive.then_some((rank, pid)));
         }
@@ -291,13 +355,28 @@ impl Agent {
         pids.extend(of_ranks(job.unwrap_or_default(), &silent));
         self.stacked = Some(asked);
         let hashes = self.live.communicators().collect();
-        self.ras.ask(asked, Own { pids: pids.values().copied().collect(), hashes });
+        self.ras.ask(
+            asked,
+            Own {
+                pids: pids.values().copied().collect(),
+                hashes,
+            },
+        );
         let here = pids.keys().next().copied();
-        for (rank, pid) in
-            pids.into_iter().filter(|(rank, _)| wanted.contains(rank)).take(MOST_STACKS)
+        for (rank, pid) in pids
+            .into_iter()
+            .filter(|(rank, _)| wanted.contains(rank))
+            .take(MOST_STACKS)
         {
-            self.tell(Input::Stack { rank, stack: stack_of(pid) });
-            for fault in self.requests.stalled(rank).into_iter().chain(stuck_sockets(pid))
+            self.tell(Input::Stack {
+                rank,
+                stack: stack_of(pid),
+            });
+            for fault in self
+                .requests
+                .stalled(rank)
+                .into_iter()
+                .chain(stuck_sockets(pid))
             {
                 self.tell(Input::Network { rank, fault });
             }
@@ -313,11 +392,9 @@ impl Agent {
 
     /// Says which ranks were killed.
     fn tell_deaths(&mut self) {
-        let ended: Vec<(u32, ProcessEnd)> =
-            self.deaths.take().filter(|_| !self.ending).collect();
+        let ended: Vec<(u32, ProcessEnd)> = self.deaths.take().filter(|_| !self.ending).collect();
         for (pid, end) in ended {
-            let Some(RankState { rank, closed, .. }) =
-                self.ranks().find(|rank| rank.pid == pid)
+            let Some(RankState { rank, closed, .. }) = self.ranks().find(|rank| rank.pid == pid)
             else {
                 continue;
             };
@@ -329,7 +406,10 @@ impl Agent {
                 ProcessEnd::Unknown | ProcessEnd::Signal(SIGKILL) if closed => {}
                 ProcessEnd::Unknown => self.tell(Input::Killed { rank, signal: None }),
                 ProcessEnd::Signal(signal) => {
-                    self.tell(Input::Killed { rank, signal: Some(signal) });
+                    self.tell(Input::Killed {
+                        rank,
+                        signal: Some(signal),
+                    });
                 }
             }
         }
@@ -340,21 +420,28 @@ impl Agent {
     }
 
     fn read(&mut self, how: impl FnOnce(&mut JobReader, &mut dyn FnMut(Input))) {
-        let Self { reader, job, told, flight, .. } = self;
+        let Self {
+            reader,
+            job,
+            told,
+            flight,
+            ..
+        } = self;
         how(reader, &mut |input| {
             flight.pass(input, &mut |input| keep(told, job, input));
         });
     }
 
     fn read_flight(&mut self, how: impl FnOnce(&mut FlightFeed, &mut dyn FnMut(Input))) {
-        let Self { job, told, flight, .. } = self;
+        let Self {
+            job, told, flight, ..
+        } = self;
         how(flight, &mut |input| keep(told, job, input));
     }
 
     /// Whether no process of the job runs here any more.
     pub fn is_over(&self) -> bool {
-        self.reader.ranks().all(|rank| !rank.alive)
-            && self.live.processes().next().is_none()
+        self.reader.ranks().all(|rank| !rank.alive) && self.live.processes().next().is_none()
     }
 
     /// Whether there is a collector that does not take what it is told.
@@ -388,7 +475,14 @@ impl Agent {
     /// Reads the rest and ends the job; whether its collector, if it has one, has taken all.
     pub fn finish(mut self) -> (Job, bool) {
         self.read_rest();
-        let Self { profiles, probes, settings, told, job, .. } = &mut self;
+        let Self {
+            profiles,
+            probes,
+            settings,
+            told,
+            job,
+            ..
+        } = &mut self;
         let profiles = std::mem::take(profiles);
         profiles.finish(settings, probes, &mut |input| keep(told, job, input));
         probes.tell(&mut |input| keep(told, job, input));
@@ -403,12 +497,15 @@ impl Agent {
             is_told = uplink.finish(Farewell::Leave, LAST_WORDS);
             if !is_told {
                 let text = "the collector was not told all: it did not take it in time";
-                self.job.take(Input::Note { text: text.to_owned() });
+                self.job.take(Input::Note {
+                    text: text.to_owned(),
+                });
             }
         }
         if let Some(Err(error)) = self.told.journal.map(JournalWriter::finish) {
-            self.job
-                .take(Input::Note { text: format!("the recording ends early: {error}") });
+            self.job.take(Input::Note {
+                text: format!("the recording ends early: {error}"),
+            });
         }
         self.job.finish();
         (self.job, is_told)
@@ -432,6 +529,8 @@ fn end_if_failed(
 ) {
     if let Some(Err(error)) = journal.as_mut().map(what) {
         *journal = None;
-        job.take(Input::Note { text: format!("the recording ends early: {error}") });
+        job.take(Input::Note {
+            text: format!("the recording ends early: {error}"),
+        });
     }
 }

@@ -41,8 +41,12 @@ impl ProfileRequest {
 
     /// Why it cannot be done by an agent that has these ranks.
     pub(crate) fn refusal(&self, here: &[u32]) -> Option<String> {
-        let mut absent: Vec<u32> =
-            self.ranks.iter().copied().filter(|rank| !here.contains(rank)).collect();
+        let mut absent: Vec<u32> = self
+            .ranks
+            .iter()
+            .copied()
+            .filter(|rank| !here.contains(rank))
+            .collect();
         absent.sort_unstable();
         absent.dedup();
         (!absent.is_empty()).then(|| {
@@ -62,10 +66,7 @@ impl ProfileRequest {
     }
 
     /// Answers, by the agent.
-    pub(crate) fn tell(
-        job: &RingDirectory,
-        answer: &Result<Verdict, String>,
-    ) -> io::Result<()> {
+    pub(crate) fn tell(job: &RingDirectory, answer: &Result<Verdict, String>) -> io::Result<()> {
         write(job.path(), TOLD, &serde_json::to_vec(answer)?)
     }
 }
@@ -78,10 +79,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Reads a file, if it is there, and removes it.
-fn take<T: for<'de> Deserialize<'de>>(
-    folder: &Path,
-    name: &str,
-) -> io::Result<Option<T>> {
+fn take<T: for<'de> Deserialize<'de>>(folder: &Path, name: &str) -> io::Result<Option<T>> {
     let path = folder.join(name);
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
@@ -101,7 +99,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let job = RingDirectory::create(root.path(), "job").unwrap();
         assert_eq!(ProfileRequest::take(&job), None);
-        let request = ProfileRequest { ranks: vec![0, 3], seconds: Some(2.5) };
+        let request = ProfileRequest {
+            ranks: vec![0, 3],
+            seconds: Some(2.5),
+        };
         request.ask(&job).unwrap();
         assert_eq!(ProfileRequest::take(&job), Some(request));
         assert_eq!(ProfileRequest::take(&job), None);
@@ -117,7 +118,10 @@ mod tests {
 
     #[test]
     fn ranks_of_other_hosts_are_refused() {
-        let of = |ranks: &[u32]| ProfileRequest { ranks: ranks.to_vec(), seconds: None };
+        let of = |ranks: &[u32]| ProfileRequest {
+            ranks: ranks.to_vec(),
+            seconds: None,
+        };
         assert_eq!(of(&[]).refusal(&[0, 1, 2, 3]), None);
         assert_eq!(of(&[1, 3]).refusal(&[0, 1, 2, 3]), None);
         assert_eq!(

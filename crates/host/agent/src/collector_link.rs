@@ -63,7 +63,10 @@ pub(crate) enum BatchAnswer {
     /// It will never be taken.
     Refused(String),
     /// It is not taken now.
-    Later { reason: String, wait: Option<Duration> },
+    Later {
+        reason: String,
+        wait: Option<Duration>,
+    },
 }
 
 /// The way there.
@@ -98,30 +101,31 @@ impl CollectorLink {
                     .user_agent(concat!("laggard/", env!("CARGO_PKG_VERSION")))
                     .build();
                 let url = url.trim_end_matches('/').to_owned();
-                Ok(Self::Collector { http: config.into(), url, token: token.clone() })
+                Ok(Self::Collector {
+                    http: config.into(),
+                    url,
+                    token: token.clone(),
+                })
             }
             #[cfg(feature = "bus")]
             Receiver::Bus(address) => {
                 let publisher = Box::new(Publisher::start(address, job, host)?);
-                Ok(Self::Bus { publisher, refused: None })
+                Ok(Self::Bus {
+                    publisher,
+                    refused: None,
+                })
             }
         }
     }
 
     /// Sends a batch.
-    pub(crate) fn send(
-        &mut self,
-        address: &BatchAddress<'_>,
-        body: Vec<u8>,
-    ) -> BatchAnswer {
+    pub(crate) fn send(&mut self, address: &BatchAddress<'_>, body: Vec<u8>) -> BatchAnswer {
         match self {
             Self::Collector { http, url, token } => {
                 post(http, url, token.as_deref(), address, &body)
             }
             #[cfg(feature = "bus")]
-            Self::Bus { publisher, refused } => {
-                publish(publisher, refused, address, body)
-            }
+            Self::Bus { publisher, refused } => publish(publisher, refused, address, body),
         }
     }
 }
@@ -147,13 +151,24 @@ fn publish(
         }
         Err(error) => {
             let wait = Some(BUS_AGAIN_AFTER);
-            return BatchAnswer::Later { reason: error.to_string(), wait };
+            return BatchAnswer::Later {
+                reason: error.to_string(),
+                wait,
+            };
         }
     }
     let (mut wanted, mut lost) = (HostOrders::default(), None);
-    for command in publisher.orders().iter().filter_map(|json| Command::read(json)) {
+    for command in publisher
+        .orders()
+        .iter()
+        .filter_map(|json| Command::read(json))
+    {
         match command {
-            Command::Wanted(HostOrders { stacks, profile, device_steps }) => {
+            Command::Wanted(HostOrders {
+                stacks,
+                profile,
+                device_steps,
+            }) => {
                 wanted.stacks = stacks;
                 wanted.profile = profile.or(wanted.profile);
                 wanted.device_steps = device_steps.or(wanted.device_steps);
@@ -185,7 +200,10 @@ fn post(
     let mut response = match request.send(body) {
         Ok(response) => response,
         Err(error) => {
-            return BatchAnswer::Later { reason: error.to_string(), wait: None };
+            return BatchAnswer::Later {
+                reason: error.to_string(),
+                wait: None,
+            };
         }
     };
     let status = response.status();
@@ -201,13 +219,12 @@ fn post(
         .read_to_vec()
         .unwrap_or_default();
     match Reply::read(status.as_u16(), &reply) {
-        Reply::Kept(KeptReply { wanted, .. }) => {
-            BatchAnswer::Taken { wanted, lost: None }
-        }
+        Reply::Kept(KeptReply { wanted, .. }) => BatchAnswer::Taken { wanted, lost: None },
         Reply::Resume { next } => BatchAnswer::Next(next),
         Reply::Refused(error) => BatchAnswer::Refused(format!("{status} {error}")),
-        Reply::Later(error) => {
-            BatchAnswer::Later { reason: format!("{status} {error}"), wait }
-        }
+        Reply::Later(error) => BatchAnswer::Later {
+            reason: format!("{status} {error}"),
+            wait,
+        },
     }
 }

@@ -38,7 +38,11 @@ pub(crate) struct Deaths {
 impl Default for Deaths {
     fn default() -> Self {
         let (tell, told) = channel();
-        Self { watched: BTreeSet::new(), tell, told }
+        Self {
+            watched: BTreeSet::new(),
+            tell,
+            told,
+        }
     }
 }
 

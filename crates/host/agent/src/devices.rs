@@ -109,7 +109,13 @@ impl HostDevices {
             usage.measure(gauge, value, look.lasted_s);
         }
         for (resource, share) in look.shares {
-            keep(&mut self.samples, Some(look.gpu), resource, look.at_ns, share);
+            keep(
+                &mut self.samples,
+                Some(look.gpu),
+                resource,
+                look.at_ns,
+                share,
+            );
         }
         self.count(&device, look.errors);
         if let Some(pids) = look.pids {
@@ -118,11 +124,7 @@ impl HostDevices {
     }
 
     /// Adds what the counters of a device have grown by since it was looked at first.
-    fn count(
-        &mut self,
-        device: &Device,
-        errors: impl IntoIterator<Item = (String, u64)>,
-    ) {
+    fn count(&mut self, device: &Device, errors: impl IntoIterator<Item = (String, u64)>) {
         for (name, count) in errors {
             let before = self.counted.insert((device.clone(), name.clone()), count);
             let grown = before.map_or(0, |before| count.saturating_sub(before));
@@ -158,7 +160,12 @@ impl HostDevices {
             };
             if !ranks.is_empty() {
                 let usage = Box::new(usage);
-                take(Input::Device { ranks, first_step, last_step, usage });
+                take(Input::Device {
+                    ranks,
+                    first_step,
+                    last_step,
+                    usage,
+                });
             }
         }
     }
@@ -177,18 +184,21 @@ impl HostDevices {
             })
             .map(move |((_, resource), samples)| Counter {
                 resource: *resource,
-                samples: samples.iter().filter(|(at, _)| *at >= at_ns).copied().collect(),
+                samples: samples
+                    .iter()
+                    .filter(|(at, _)| *at >= at_ns)
+                    .copied()
+                    .collect(),
             })
     }
 }
 
 /// What a card did that was not told yet.
-fn card<'a>(
-    usages: &'a mut BTreeMap<Device, DeviceUsage>,
-    name: &str,
-) -> &'a mut DeviceUsage {
+fn card<'a>(usages: &'a mut BTreeMap<Device, DeviceUsage>, name: &str) -> &'a mut DeviceUsage {
     let device = Device::Card(name.to_owned());
-    usages.entry(device.clone()).or_insert_with(|| DeviceUsage::new(device))
+    usages
+        .entry(device.clone())
+        .or_insert_with(|| DeviceUsage::new(device))
 }
 
 fn keep(
@@ -202,7 +212,10 @@ fn keep(
     let at_ns = i64::try_from(at_ns).unwrap_or(i64::MAX);
     kept.push_back((at_ns, share.clamp(0.0, 1.0) as f32));
     let kept_ns = KEPT_NS.cast_signed();
-    while kept.front().is_some_and(|(first_ns, _)| at_ns - first_ns > kept_ns) {
+    while kept
+        .front()
+        .is_some_and(|(first_ns, _)| at_ns - first_ns > kept_ns)
+    {
         kept.pop_front();
     }
 }
@@ -211,7 +224,11 @@ impl HostRanks {
     fn look(&mut self, ranks: &[RankState]) {
         self.all.clear();
         // They start over with the job.
-        self.step = ranks.iter().filter_map(|rank| rank.step).max().unwrap_or(self.step);
+        self.step = ranks
+            .iter()
+            .filter_map(|rank| rank.step)
+            .max()
+            .unwrap_or(self.step);
         for rank in ranks {
             if rank.step.is_none() {
                 continue;
@@ -240,8 +257,7 @@ impl HostRanks {
     /// numbers of processes are the host's: then it is the GPU each rank was given.
     fn seat(&mut self, gpu: u32, uuid: &str, pids: &[u32]) {
         for (pid, seat) in &self.seats {
-            if pids.contains(pid)
-                || seat.is_at(gpu, uuid) && !self.gpu_of.contains_key(&seat.rank)
+            if pids.contains(pid) || seat.is_at(gpu, uuid) && !self.gpu_of.contains_key(&seat.rank)
             {
                 self.gpu_of.insert(seat.rank, gpu);
             }
@@ -252,16 +268,16 @@ impl HostRanks {
 impl Seat {
     /// Whether it was given this GPU: the one of its place among those it may see.
     fn is_at(&self, gpu: u32, uuid: &str) -> bool {
-        let Some(visible) = &self.visible else { return self.local_rank == gpu };
+        let Some(visible) = &self.visible else {
+            return self.local_rank == gpu;
+        };
         let visible: Vec<&str> = visible.split(',').map(str::trim).collect();
         let own = match visible.as_slice() {
             [only] => Some(only),
             several => several.get(self.local_rank as usize),
         };
         // CUDA takes a number or the beginning of a UUID, "GPU-" alone would be all of them.
-        own.is_some_and(|own| {
-            own.parse() == Ok(gpu) || own.len() > 4 && uuid.starts_with(own)
-        })
+        own.is_some_and(|own| own.parse() == Ok(gpu) || own.len() > 4 && uuid.starts_with(own))
     }
 }
 
@@ -325,7 +341,13 @@ mod tests {
         ranks[0].step = Some(9);
         // Until both GPUs were looked at twice.
         let mut at_ns = 0;
-        while devices.samples.values().filter(|samples| samples.len() >= 3).count() < 4 {
+        while devices
+            .samples
+            .values()
+            .filter(|samples| samples.len() >= 3)
+            .count()
+            < 4
+        {
             thread::sleep(Duration::from_millis(20));
             at_ns += SECOND;
             devices.look(at_ns, true, &ranks);
@@ -333,9 +355,12 @@ mod tests {
         let mut told = Vec::new();
         devices.tell(&mut |input| told.push(input));
         let of = |at: usize| match &told[at] {
-            Input::Device { ranks, first_step: 7, last_step: 9, usage } => {
-                (ranks.clone(), usage)
-            }
+            Input::Device {
+                ranks,
+                first_step: 7,
+                last_step: 9,
+                usage,
+            } => (ranks.clone(), usage),
             other => panic!("{other:?}"),
         };
         let ((first, _), (second, hot), (all, card)) = (of(0), of(1), of(2));
@@ -351,13 +376,20 @@ mod tests {
         devices.tell(&mut |input| told.push(input));
         assert!(matches!(
             told.last(),
-            Some(Input::Device { first_step: 2, last_step: 2, .. })
+            Some(Input::Device {
+                first_step: 2,
+                last_step: 2,
+                ..
+            })
         ));
         let resources = |rank, from| {
             let used = devices.since(rank, from).filter(|c| !c.samples.is_empty());
             used.map(|c| c.resource).collect::<Vec<_>>()
         };
-        assert_eq!(resources(5, 0), [Resource::Network, Resource::Sm, Resource::Dram]);
+        assert_eq!(
+            resources(5, 0),
+            [Resource::Network, Resource::Sm, Resource::Dram]
+        );
         assert_eq!(resources(6, 0), [Resource::Network], "a rank without a GPU");
     }
 
@@ -370,7 +402,9 @@ mod tests {
         };
         let gpus = |seat: &Seat| {
             let uuids = ["GPU-a111", "GPU-b222", "GPU-c333"];
-            let at = (0..).zip(uuids).filter(|(gpu, uuid)| seat.is_at(*gpu, uuid));
+            let at = (0..)
+                .zip(uuids)
+                .filter(|(gpu, uuid)| seat.is_at(*gpu, uuid));
             at.map(|(gpu, _)| gpu).collect::<Vec<u32>>()
         };
         assert_eq!(gpus(&seat(None)), [1]);
@@ -378,7 +412,10 @@ mod tests {
         assert_eq!(gpus(&seat(Some("2"))), [2]);
         assert_eq!(gpus(&seat(Some("GPU-a111,GPU-c333"))), [2]);
         assert_eq!(gpus(&seat(Some(""))), [0; 0]);
-        let mut ranks = HostRanks { all: vec![5], ..HostRanks::default() };
+        let mut ranks = HostRanks {
+            all: vec![5],
+            ..HostRanks::default()
+        };
         ranks.seats.insert(77, seat(None));
         ranks.seat(0, "GPU-a111", &[77]);
         ranks.seat(1, "GPU-b222", &[]);

@@ -8,9 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel,
-};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,9 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use formats::{RecordedCollective, recorded_collectives};
 use model::{CollectiveIssue, Event, Input, Mark, MarkKind, RankNs, group_number};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tracing::debug;
 
 /// How often recorders are asked, at most, and how much longer than their last answers took
@@ -129,8 +125,7 @@ impl FlightFeed {
                 self.release_all(take);
                 // Ranks come again, with sockets of their own.
                 self.ranks.clear();
-                if let Some(Ok(mut sockets)) =
-                    self.asker.as_ref().map(|asker| asker.sockets.lock())
+                if let Some(Ok(mut sockets)) = self.asker.as_ref().map(|asker| asker.sockets.lock())
                 {
                     sockets.clear();
                 }
@@ -198,7 +193,10 @@ impl FlightFeed {
     /// The time up to which everything is known, at most `now`: where ranks serve recorders,
     /// what these have answered for.
     pub(crate) fn known_until(&self, now: RankNs) -> RankNs {
-        self.ranks.values().map(|held| held.known).fold(now, RankNs::min)
+        self.ranks
+            .values()
+            .map(|held| held.known)
+            .fold(now, RankNs::min)
     }
 
     /// The time up to which everything was told that will be, at most `now`.
@@ -213,7 +211,9 @@ impl FlightFeed {
     /// Asks recorders out of turn, once, if no rank has done anything for `patience_s`.
     pub(crate) fn hurry(&mut self, now: RankNs, patience_s: f64) {
         let last_did = self.ranks.values().filter_map(|held| held.last_did).max();
-        let Some((last_did, asker)) = last_did.zip(self.asker.as_ref()) else { return };
+        let Some((last_did, asker)) = last_did.zip(self.asker.as_ref()) else {
+            return;
+        };
         // Once what the recorders have answered for lies long enough after it, the rank is known
         // to stand still, and asking again says no more.
         let known_s = self.known_until(now).seconds_since(last_did);
@@ -284,7 +284,11 @@ impl RecorderAsker {
         let (wake, woken) = sync_channel(1);
         let to_ask = Arc::clone(&sockets);
         thread::spawn(move || ask_for_ever(&to_ask, &sender, &woken));
-        Self { sockets, answers, wake }
+        Self {
+            sockets,
+            answers,
+            wake,
+        }
     }
 }
 
@@ -300,17 +304,26 @@ fn ask_for_ever(
             return;
         }
         let asked = Instant::now();
-        let Ok(to_ask) = sockets.lock().map(|sockets| sockets.clone()) else { return };
+        let Ok(to_ask) = sockets.lock().map(|sockets| sockets.clone()) else {
+            return;
+        };
         for (rank, socket) in to_ask {
             let until = monotonic_now();
-            let since_epoch =
-                SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let since_epoch = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             let offset_ns = (since_epoch.as_nanos() as u64).saturating_sub(until.0);
             let begun = Instant::now();
             let collectives = ask(&socket);
             let (found, took) = (collectives.as_ref().map(Vec::len), begun.elapsed());
             debug!(rank, ?took, ?found, "Flight Recorder asked");
-            let answer = RecorderAnswer { rank, socket, until, offset_ns, collectives };
+            let answer = RecorderAnswer {
+                rank,
+                socket,
+                until,
+                offset_ns,
+                collectives,
+            };
             if answers.send(answer).is_err() {
                 return;
             }
@@ -321,14 +334,19 @@ fn ask_for_ever(
 
 /// Whether nobody answered, rather than that nobody is there.
 fn is_late(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
 }
 
 /// Asks one recorder, of whichever backend has one. The first came with PyTorch 2.10.
 fn ask(socket: &Path) -> io::Result<Vec<RecordedCollective>> {
     let mut answered = None;
     for handler in ["fr_trace_json", "dump_nccl_trace_json"] {
-        let Some(body) = post(socket, handler)? else { continue };
+        let Some(body) = post(socket, handler)? else {
+            continue;
+        };
         let found = recorded_collectives(&body).map_err(io::Error::from)?;
         if !found.is_empty() {
             return Ok(found);
@@ -350,11 +368,11 @@ fn post(socket: &Path, handler: &str) -> io::Result<Option<Vec<u8>>> {
     )?;
     let mut answer = read_until(stream, deadline)?;
     match answer.windows(4).position(|four| four == b"\r\n\r\n") {
-        Some(end) if answer.starts_with(b"HTTP/1.1 200") => {
-            Ok(Some(answer.split_off(end + 4)))
-        }
+        Some(end) if answer.starts_with(b"HTTP/1.1 200") => Ok(Some(answer.split_off(end + 4))),
         _ if answer.starts_with(b"HTTP/1.1 404") => Ok(None),
-        _ => Err(io::Error::other("the worker server did not answer with a dump")),
+        _ => Err(io::Error::other(
+            "the worker server did not answer with a dump",
+        )),
     }
 }
 
@@ -390,7 +408,9 @@ fn read_until(stream: UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut limited = stream.take(MAX_ANSWER_BYTES);
     loop {
         // The socket's own limit is for one read.
-        limited.get_ref().set_read_timeout(Some(left_until(deadline)?))?;
+        limited
+            .get_ref()
+            .set_read_timeout(Some(left_until(deadline)?))?;
         match limited.read(&mut part) {
             Ok(0) => return Ok(answer),
             Ok(bytes) => answer.extend_from_slice(&part[..bytes]),
@@ -417,13 +437,20 @@ mod tests {
     use super::*;
 
     fn mark(at: u64, kind: MarkKind) -> Mark {
-        Mark { at: RankNs(at), step: 0, on_loop_thread: true, event: kind.into() }
+        Mark {
+            at: RankNs(at),
+            step: 0,
+            on_loop_thread: true,
+            event: kind.into(),
+        }
     }
 
     fn held(marks: &[u64], issues: &[u64]) -> HeldMarks {
         let mut held = HeldMarks::new(PathBuf::new());
-        held.marks.extend(marks.iter().map(|at| mark(*at, MarkKind::DataBegin)));
-        held.issues.extend(issues.iter().map(|at| mark(*at, MarkKind::CollectiveIssue)));
+        held.marks
+            .extend(marks.iter().map(|at| mark(*at, MarkKind::DataBegin)));
+        held.issues
+            .extend(issues.iter().map(|at| mark(*at, MarkKind::CollectiveIssue)));
         held
     }
 
@@ -431,17 +458,28 @@ mod tests {
     fn feed(held: HeldMarks) -> (FlightFeed, Sender<RecorderAnswer>, Receiver<()>) {
         let (sender, answers) = channel();
         let (wake, woken) = sync_channel(1);
-        let asker = Some(RecorderAsker { sockets: Arc::default(), answers, wake });
-        let feed = FlightFeed { ranks: [(0, held)].into(), asker, asked_after: None };
+        let asker = Some(RecorderAsker {
+            sockets: Arc::default(),
+            answers,
+            wake,
+        });
+        let feed = FlightFeed {
+            ranks: [(0, held)].into(),
+            asker,
+            asked_after: None,
+        };
         (feed, sender, woken)
     }
 
-    fn answer(
-        until: u64,
-        collectives: io::Result<Vec<RecordedCollective>>,
-    ) -> RecorderAnswer {
+    fn answer(until: u64, collectives: io::Result<Vec<RecordedCollective>>) -> RecorderAnswer {
         let (socket, until) = (PathBuf::new(), RankNs(until));
-        RecorderAnswer { rank: 0, socket, until, offset_ns: 0, collectives }
+        RecorderAnswer {
+            rank: 0,
+            socket,
+            until,
+            offset_ns: 0,
+            collectives,
+        }
     }
 
     fn record(record_id: u64) -> RecordedCollective {
@@ -471,7 +509,15 @@ mod tests {
         held.release(0, RankNs(40), &mut take);
         // Also the one that no mark comes after: a rank may be stuck in it.
         held.release(0, RankNs(u64::MAX), &mut take);
-        let steps = [(10, 4), (20, 4), (30, 4), (30, 0), (35, 0), (50, 0), (60, 0)];
+        let steps = [
+            (10, 4),
+            (20, 4),
+            (30, 4),
+            (30, 0),
+            (35, 0),
+            (50, 0),
+            (60, 0),
+        ];
         assert_eq!(told, steps);
     }
 
@@ -508,19 +554,35 @@ mod tests {
         sender.send(answer(3 * second, refused)).unwrap();
         feed.poll(RankNs(3 * second), &mut |_| told += 1);
         assert_eq!(feed.known_until(RankNs(4 * second)), RankNs(0));
-        sender.send(answer(5 * second, Ok(vec![record(1)]))).unwrap();
+        sender
+            .send(answer(5 * second, Ok(vec![record(1)])))
+            .unwrap();
         feed.poll(RankNs(4 * second), &mut |_| told += 1);
         assert_eq!(
             feed.known_until(RankNs(6 * second)),
             RankNs(4 * second),
             "as far as read"
         );
-        assert_eq!(told, 4, "two marks, a collective, and a note on who does not answer");
-        feed.pass(Input::Left { rank: 0, step: 1, orderly: true }, &mut |_| {});
+        assert_eq!(
+            told, 4,
+            "two marks, a collective, and a note on who does not answer"
+        );
+        feed.pass(
+            Input::Left {
+                rank: 0,
+                step: 1,
+                orderly: true,
+            },
+            &mut |_| {},
+        );
         feed.poll(RankNs(9 * second), &mut |_| {});
         let end = RankNs(9 * second);
         assert_eq!(feed.watermark(end), end);
-        assert_eq!(feed.known_until(end), RankNs(5 * second), "it may have done more");
+        assert_eq!(
+            feed.known_until(end),
+            RankNs(5 * second),
+            "it may have done more"
+        );
     }
 
     #[test]
@@ -532,7 +594,10 @@ mod tests {
         let before = RankNs(monotonic_now().0 - 1);
         feed.look_at(0, &ring);
         let mut told = 0;
-        let input = Input::Mark { rank: 0, mark: mark(before.0, MarkKind::DataBegin) };
+        let input = Input::Mark {
+            rank: 0,
+            mark: mark(before.0, MarkKind::DataBegin),
+        };
         feed.pass(input, &mut |_| told += 1);
         feed.poll(monotonic_now(), &mut |_| told += 1);
         assert_eq!(told, 0);
@@ -545,7 +610,10 @@ mod tests {
         feed.ranks.get_mut(&0).unwrap().last_did = Some(RankNs(10));
         feed.hurry(RankNs(2 * second), 2.0 - 1e-6);
         assert!(woken.try_recv().is_ok());
-        let issued = RecordedCollective { issued_unix_ns: second, ..record(1) };
+        let issued = RecordedCollective {
+            issued_unix_ns: second,
+            ..record(1)
+        };
         sender.send(answer(2 * second, Ok(vec![issued]))).unwrap();
         feed.poll(RankNs(2 * second), &mut |_| {});
         for (at, is_asked) in [(2 * second, false), (3 * second, true)] {
@@ -559,7 +627,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("ring.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let entry = r#"{"record_id": 3, "profiling_name": "nccl:all_reduce", "time_created_ns": 9}"#;
+        let entry =
+            r#"{"record_id": 3, "profiling_name": "nccl:all_reduce", "time_created_ns": 9}"#;
         let server = thread::spawn(move || {
             for mut stream in listener.incoming().take(3).flatten() {
                 let mut request = String::new();
@@ -567,8 +636,7 @@ mod tests {
                 while !request.ends_with("\r\n\r\n") {
                     lines.read_line(&mut request).unwrap();
                 }
-                let answer = if request.starts_with("POST /handler/dump_nccl_trace_json")
-                {
+                let answer = if request.starts_with("POST /handler/dump_nccl_trace_json") {
                     format!("HTTP/1.1 200 OK\r\n\r\n{{\"entries\": [{entry}]}}")
                 } else {
                     "HTTP/1.1 404 Not Found\r\n\r\n".to_owned()
@@ -604,8 +672,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ring.sock");
         let flags = SocketFlags::CLOEXEC;
-        let stopped =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let stopped = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         bind(&stopped, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&stopped, 0).unwrap();
         // It has room for one.
@@ -622,6 +689,9 @@ mod tests {
         feed.ranks.insert(0, new);
         sender.send(answer(5, Ok(vec![record(9)]))).unwrap();
         feed.poll(RankNs(9), &mut |_| {});
-        assert_eq!(feed.ranks[&0].last_record, None, "that was the old one's answer");
+        assert_eq!(
+            feed.ranks[&0].last_record, None,
+            "that was the old one's answer"
+        );
     }
 }

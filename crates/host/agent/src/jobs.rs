@@ -79,15 +79,19 @@ impl HostJobs {
 
     /// Looks for new jobs, and for those that have ended.
     pub fn look(&mut self, now: Instant) {
-        for (path, thread) in
-            self.watched.extract_if(.., |_, thread| thread.is_finished())
+        for (path, thread) in self
+            .watched
+            .extract_if(.., |_, thread| thread.is_finished())
         {
             if thread.join().ok() != Some(WatchOutcome::Done) {
                 self.left_alone.insert(path);
             }
         }
         self.left_alone.retain(|path| path.is_dir());
-        let entries = fs::read_dir(&self.host.root).into_iter().flatten().flatten();
+        let entries = fs::read_dir(&self.host.root)
+            .into_iter()
+            .flatten()
+            .flatten();
         for path in entries.map(|entry| entry.path()) {
             if self.watched.contains_key(&path) || self.left_alone.contains(&path) {
                 continue;
@@ -103,7 +107,10 @@ impl HostJobs {
                 }
             }
         }
-        if self.cleaned.is_none_or(|cleaned| now.duration_since(cleaned) >= CLEAN_EVERY) {
+        if self
+            .cleaned
+            .is_none_or(|cleaned| now.duration_since(cleaned) >= CLEAN_EVERY)
+        {
             self.cleaned = Some(now);
             // There may be no job yet, and so no directory.
             drop(clean_stale(&self.host.root, STALE_AFTER));
@@ -111,10 +118,7 @@ impl HostJobs {
     }
 
     /// Claims a job that has processes, or whose end nobody has told.
-    fn claim(
-        &self,
-        path: &Path,
-    ) -> Result<Option<(RingDirectory, WatchClaim)>, RingError> {
+    fn claim(&self, path: &Path) -> Result<Option<(RingDirectory, WatchClaim)>, RingError> {
         let Some(name) = path.file_name().and_then(OsStr::to_str) else {
             return Ok(None);
         };
@@ -125,13 +129,15 @@ impl HostJobs {
         if !directory.has_writer() {
             // The job has ended. If somebody has watched it and its rings are still there, that
             // watcher died before it reported the end.
-            let is_untold = directory.was_claimed()
-                && directory.rings().is_ok_and(|rings| !rings.is_empty());
+            let is_untold =
+                directory.was_claimed() && directory.rings().is_ok_and(|rings| !rings.is_empty());
             if !is_untold {
                 return Ok(None);
             }
         }
-        Ok(directory.claim(&self.name_of(name))?.map(|claim| (directory, claim)))
+        Ok(directory
+            .claim(&self.name_of(name))?
+            .map(|claim| (directory, claim)))
     }
 
     /// The job's name for the collector: one that it was given is the same on all its hosts, one
@@ -141,15 +147,15 @@ impl HostJobs {
         if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return directory.to_owned();
         }
-        let since_epoch =
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         format!("{}-{directory}-{}", self.host.name, since_epoch.as_secs())
     }
 
     fn watch(&mut self, directory: RingDirectory, claim: WatchClaim) {
         let path = directory.path().to_owned();
-        let (host, stop, log) =
-            (Arc::clone(&self.host), Arc::clone(&self.stop), self.log);
+        let (host, stop, log) = (Arc::clone(&self.host), Arc::clone(&self.stop), self.log);
         let name = claim.job().to_owned();
         let builder = thread::Builder::new().name("laggard-job".to_owned());
         let thread = builder.spawn(move || {
@@ -220,7 +226,9 @@ fn watch(
             }
             let verdict = job.verdict();
             let (steps, incidents) = (verdict.job.steps, verdict.incidents.len());
-            say(&format!("ended after {steps} steps, incidents: {incidents}"));
+            say(&format!(
+                "ended after {steps} steps, incidents: {incidents}"
+            ));
             return WatchOutcome::Done;
         }
         thread::sleep(agent.patience(now));

@@ -24,8 +24,7 @@ const SLOW_RATIO: f64 = 0.8;
 const STILL_S: f64 = 0.5;
 
 /// How long ranks are looked at closely after an operation was slow.
-const CLOSE_FOR: Duration =
-    Duration::from_secs(Suspicion::SlowOperation.rule().lasts_s as u64);
+const CLOSE_FOR: Duration = Duration::from_secs(Suspicion::SlowOperation.rule().lasts_s as u64);
 
 /// The live tables of one job on this host.
 #[derive(Debug, Default)]
@@ -61,7 +60,10 @@ struct LiveTable {
 impl LiveFeed {
     /// No table yet; `settings` say what is slow.
     pub(crate) fn new(settings: ArrivalSettings) -> Self {
-        Self { settings, ..Self::default() }
+        Self {
+            settings,
+            ..Self::default()
+        }
     }
 
     /// Looks for new tables and for processes that ended.
@@ -71,7 +73,11 @@ impl LiveFeed {
             // A rank with a ring is told of by its ring.
             if !rings.ranks().any(|with_ring| with_ring.rank == rank) {
                 let orderly = table.reader.is_closed();
-                take(Input::Left { rank, step: 0, orderly });
+                take(Input::Left {
+                    rank,
+                    step: 0,
+                    orderly,
+                });
             }
             self.refused.insert(path);
         }
@@ -107,7 +113,11 @@ impl LiveFeed {
                     .extract_if(.., |_, table| table.reader.identity().pid == pid)
                     .map(|(path, _)| path),
             );
-        } else if self.tables.values().any(|table| table.reader.identity().pid == pid) {
+        } else if self
+            .tables
+            .values()
+            .any(|table| table.reader.identity().pid == pid)
+        {
             self.refused.insert(path);
             return;
         }
@@ -152,14 +162,16 @@ impl LiveFeed {
 
     /// Reads all tables if it is time, and tells what ranks are in if something stands still,
     /// or did until now.
-    pub(crate) fn poll(
-        &mut self,
-        asked: Instant,
-        now: RankNs,
-        take: &mut dyn FnMut(Input),
-    ) {
-        let every = if self.is_close(asked) { READ_CLOSELY_EVERY } else { READ_EVERY };
-        if self.read.is_some_and(|read| asked.duration_since(read) < every) {
+    pub(crate) fn poll(&mut self, asked: Instant, now: RankNs, take: &mut dyn FnMut(Input)) {
+        let every = if self.is_close(asked) {
+            READ_CLOSELY_EVERY
+        } else {
+            READ_EVERY
+        };
+        if self
+            .read
+            .is_some_and(|read| asked.duration_since(read) < every)
+        {
             return;
         }
         self.read = Some(asked);
@@ -194,19 +206,35 @@ impl LiveTable {
         let rank = self.reader.identity().rank;
         let communicators = self.reader.communicators();
         for communicator in communicators.iter().skip(self.communicators) {
-            take(Input::Communicator { rank, communicator: communicator.clone() });
+            take(Input::Communicator {
+                rank,
+                communicator: communicator.clone(),
+            });
         }
         self.communicators = communicators.len();
         let state = self.reader.read(now);
         self.in_progress = state.in_progress;
-        let mut is_slow = self.in_progress.iter().any(|open| self.is_suspect(open, now));
+        let mut is_slow = self
+            .in_progress
+            .iter()
+            .any(|open| self.is_suspect(open, now));
         for operation in &state.ended {
             self.ended_at = operation.ended_at.unwrap_or_default().max(self.ended_at);
             if let Some(slow) = self.trigger.ended(operation) {
-                let Slowness { took_s, usual_s, of_channels } = slow;
+                let Slowness {
+                    took_s,
+                    usual_s,
+                    of_channels,
+                } = slow;
                 let (took_ns, usual_ns) = ((took_s * 1e9) as u64, (usual_s * 1e9) as u64);
                 let communicator = operation.communicator;
-                take(Input::Slow { rank, communicator, took_ns, usual_ns, of_channels });
+                take(Input::Slow {
+                    rank,
+                    communicator,
+                    took_ns,
+                    usual_ns,
+                    of_channels,
+                });
                 is_slow = true;
             }
         }
@@ -219,14 +247,29 @@ impl LiveTable {
         let rank = self.reader.identity().rank;
         // Those of communicators that are no more are forgotten.
         let mut before = std::mem::take(&mut self.links);
-        for Sent { communicator, channel, peer, posted, completed, bytes, busy_ns } in
-            self.reader.sent(now)
+        for Sent {
+            communicator,
+            channel,
+            peer,
+            posted,
+            completed,
+            bytes,
+            busy_ns,
+        } in self.reader.sent(now)
         {
             let ends = (communicator, channel, peer);
             let mut link = before.remove(&ends).unwrap_or_default();
-            let counted = Counted { at: now, posted, completed, bytes, busy_ns };
-            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) =
-                link.read(asked, counted, SLOW_RATIO)
+            let counted = Counted {
+                at: now,
+                posted,
+                completed,
+                bytes,
+                busy_ns,
+            };
+            if let Some(Lost {
+                bytes_per_s,
+                usual_bytes_per_s,
+            }) = link.read(asked, counted, SLOW_RATIO)
             {
                 let fault = NetworkFault::SlowerFlow {
                     communicator,
@@ -259,13 +302,7 @@ impl LiveTable {
         })
     }
 
-    fn tell(
-        &mut self,
-        asked: Instant,
-        now: RankNs,
-        close: bool,
-        take: &mut dyn FnMut(Input),
-    ) {
+    fn tell(&mut self, asked: Instant, now: RankNs, close: bool, take: &mut dyn FnMut(Input)) {
         let is_told = self.told.as_ref().is_some_and(|(at, told)| {
             *told == self.in_progress && asked.duration_since(*at) < REPEAT_EVERY
         });
@@ -301,20 +338,32 @@ mod tests {
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         let pid = std::process::id();
         let started = process_started(pid).unwrap();
-        let identity = Identity { rank: 3, pid, started, ..Identity::default() };
+        let identity = Identity {
+            rank: 3,
+            pid,
+            started,
+            ..Identity::default()
+        };
         let (size, source) = (LiveSize::default(), LiveSource::Plugin);
         let writer = LiveWriter::create(&directory, &identity, size, source).unwrap();
         let communicator = writer.communicator(77, b"dp", 1, 4).unwrap();
         let mut feed = LiveFeed::new(ArrivalSettings::default());
-        feed.look(&JobReader::new(directory), &mut |_| unreachable!("it can be read"));
+        feed.look(&JobReader::new(directory), &mut |_| {
+            unreachable!("it can be read")
+        });
         let (began, mut at_ms, mut told) = (Instant::now(), 1000, Vec::new());
         for operation in 0..60 {
             let at = || RankNs(at_ms * MS);
             let op = CollectiveOp::ALLREDUCE;
-            let token =
-                writer.begin_operation(communicator, op, operation, 1, at()).unwrap();
+            let token = writer
+                .begin_operation(communicator, op, operation, 1, at())
+                .unwrap();
             let flows = [0, 1].map(|channel| {
-                let route = Route { channel, peer: 2, direction: Direction::Send };
+                let route = Route {
+                    channel,
+                    peer: 2,
+                    direction: Direction::Send,
+                };
                 writer.announce_flow(token, route, TRANSFERS).unwrap()
             });
             writer.enqueued(token, at());

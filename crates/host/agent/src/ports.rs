@@ -54,14 +54,19 @@ impl Default for Ports {
 
 impl Ports {
     fn under(root: &Path) -> Self {
-        Self { root: root.to_owned(), first: ports(root) }
+        Self {
+            root: root.to_owned(),
+            first: ports(root),
+        }
     }
 
     /// Ports that are not active any more, or have counted errors since.
     pub(crate) fn faults(&self) -> Vec<NetworkFault> {
         let mut faults = Vec::new();
         for ((device, port), now) in ports(&self.root) {
-            let Some(first) = self.first.get(&(device.clone(), port)) else { continue };
+            let Some(first) = self.first.get(&(device.clone(), port)) else {
+                continue;
+            };
             // Counters count from when the driver was loaded: only what came since is the job's.
             let errors: BTreeMap<String, u64> = now
                 .errors
@@ -109,7 +114,12 @@ pub(crate) fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> 
 pub(crate) fn port_in(folder: &Path) -> Port {
     // "4: ACTIVE"
     let state = fs::read_to_string(folder.join("state")).unwrap_or_default();
-    let state = state.rsplit(": ").next().unwrap_or_default().trim().to_owned();
+    let state = state
+        .rsplit(": ")
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
     let errors = ERRORS
         .iter()
         .filter_map(|name| {
@@ -146,9 +156,16 @@ mod tests {
         write("mlx5_1/ports/1/hw_counters/out_of_sequence", "5\n");
         write("mlx5_1/ports/1/counters/port_xmit_data", "99\n");
         let fault = |device: &str, port, state: &str, errors: &[(&str, u64)]| {
-            let errors = errors.iter().map(|(name, count)| ((*name).to_owned(), *count));
+            let errors = errors
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count));
             let (device, state) = (device.to_owned(), state.to_owned());
-            NetworkFault::Port { device, port, state, errors: errors.collect() }
+            NetworkFault::Port {
+                device,
+                port,
+                state,
+                errors: errors.collect(),
+            }
         };
         let told = [
             fault("mlx5_0", 2, "DOWN", &[]),

@@ -92,8 +92,15 @@ impl Probes {
         rings: &JobReader,
         take: &mut dyn FnMut(Input),
     ) {
-        let every = if closely { READ_CLOSELY_EVERY } else { LOOK_EVERY };
-        if self.looked.is_some_and(|looked| now.duration_since(looked) < every) {
+        let every = if closely {
+            READ_CLOSELY_EVERY
+        } else {
+            LOOK_EVERY
+        };
+        if self
+            .looked
+            .is_some_and(|looked| now.duration_since(looked) < every)
+        {
             return;
         }
         self.looked = Some(now);
@@ -101,22 +108,23 @@ impl Probes {
         for rank in &ranks {
             let Some(step) = rank.step else { continue };
             let known = self.processes.contains_key(&rank.pid);
-            if !known
-                && let Some(process) = ProbedProcess::open(rank.rank, rank.pid, step)
-            {
+            if !known && let Some(process) = ProbedProcess::open(rank.rank, rank.pid, step) {
                 self.processes.insert(rank.pid, process);
             }
             if let Some(process) = self.processes.get_mut(&rank.pid) {
                 process.step = step;
             }
         }
-        let ended =
-            self.processes.extract_if(.., |_, process| process.look(wall_ns()).is_none());
+        let ended = self
+            .processes
+            .extract_if(.., |_, process| process.look(wall_ns()).is_none());
         for (_, mut process) in ended {
             process.tell(take);
         }
         if !self.processes.is_empty() {
-            self.devices.get_or_insert_default().look(wall_ns(), closely, &ranks);
+            self.devices
+                .get_or_insert_default()
+                .look(wall_ns(), closely, &ranks);
         }
         if now.duration_since(*self.told.get_or_insert(now)) >= TELL_EVERY {
             self.told = Some(now);
@@ -126,13 +134,19 @@ impl Probes {
 
     /// Tells what was not told yet.
     pub(crate) fn tell(&mut self, take: &mut dyn FnMut(Input)) {
-        self.processes.values_mut().for_each(|process| process.tell(take));
-        self.devices.iter_mut().for_each(|devices| devices.tell(take));
+        self.processes
+            .values_mut()
+            .for_each(|process| process.tell(take));
+        self.devices
+            .iter_mut()
+            .for_each(|devices| devices.tell(take));
     }
 
     /// What the rank of a process used since then.
     pub(crate) fn since(&self, pid: u32, at_ns: u64) -> Used {
-        let Some(process) = self.processes.get(&pid) else { return Used::default() };
+        let Some(process) = self.processes.get(&pid) else {
+            return Used::default();
+        };
         let (mut busy, mut lasted_ns, mut waited_ns) = (Vec::new(), 0, 0);
         for sample in process.loops.iter().filter(|sample| sample.at_ns >= at_ns) {
             let share = sample.ran_ns as f64 / sample.lasted_ns.max(1) as f64;
@@ -141,13 +155,19 @@ impl Probes {
             lasted_ns += sample.lasted_ns;
             waited_ns += sample.waited_ns;
         }
-        let mut counters = vec![Counter { resource: Resource::Cpu, samples: busy }];
+        let mut counters = vec![Counter {
+            resource: Resource::Cpu,
+            samples: busy,
+        }];
         if let Some(devices) = &self.devices {
             counters.extend(devices.since(process.rank, at_ns));
         }
         let without_core_share =
             (lasted_ns > 0).then(|| (waited_ns as f64 / lasted_ns as f64).min(1.0));
-        Used { counters, without_core_share }
+        Used {
+            counters,
+            without_core_share,
+        }
     }
 }
 
@@ -211,14 +231,22 @@ impl ProbedProcess {
         let first_step = std::mem::replace(&mut self.first_step, self.step);
         if usage.lasted_s > 0.0 {
             let (rank, last_step) = (self.rank, self.step);
-            take(Input::Usage { rank, first_step, last_step, usage });
+            take(Input::Usage {
+                rank,
+                first_step,
+                last_step,
+                usage,
+            });
         }
     }
 }
 
 /// The wall clock in nanoseconds, as PyTorch's traces have it.
 pub(crate) fn wall_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos() as u64
 }
 
 /// A file of `/proc` or `/sys` from its beginning; `None` if what it tells of has ended.
@@ -231,7 +259,11 @@ pub(crate) fn text(file: &File) -> Option<String> {
 fn scheduled(text: &str, at_ns: u64) -> Option<Scheduled> {
     let mut numbers = text.split_whitespace().map(str::parse);
     let (ran_ns, waited_ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some(Scheduled { at_ns, ran_ns, waited_ns })
+    Some(Scheduled {
+        at_ns,
+        ran_ns,
+        waited_ns,
+    })
 }
 
 /// Ticks that all threads of a process ran, by itself and in the kernel.
@@ -257,7 +289,11 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 250 31 0 0 20 0 1 0 5";
         assert_eq!(ticks(stat), Some(281));
         assert_eq!(ticks("7 (a"), None);
-        let found = Scheduled { at_ns: 5, ran_ns: 1000, waited_ns: 50 };
+        let found = Scheduled {
+            at_ns: 5,
+            ran_ns: 1000,
+            waited_ns: 50,
+        };
         assert_eq!(scheduled("1000 50 7", 5), Some(found));
         assert_eq!(scheduled("one two", 5), None);
     }
@@ -272,11 +308,21 @@ mod tests {
         let mut told = Vec::new();
         process.tell(&mut |input| told.push(input));
         process.tell(&mut |input| told.push(input));
-        let [Input::Usage { rank: 3, first_step: 40, last_step: 43, usage }] = told[..]
+        let [
+            Input::Usage {
+                rank: 3,
+                first_step: 40,
+                last_step: 43,
+                usage,
+            },
+        ] = told[..]
         else {
             panic!("{told:?}")
         };
-        assert!(usage.is_sound() && (usage.lasted_s - 2.0).abs() < 1e-9, "{usage:?}");
+        assert!(
+            usage.is_sound() && (usage.lasted_s - 2.0).abs() < 1e-9,
+            "{usage:?}"
+        );
     }
 
     #[test]
@@ -304,7 +350,10 @@ mod tests {
             let samples = of_core.flat_map(|counter| &counter.samples);
             samples.map(|(at_ns, _)| *at_ns).collect::<Vec<_>>()
         };
-        assert_eq!(times(probes.since(7, SECOND)), [1_000_000_000, 2_000_000_000]);
+        assert_eq!(
+            times(probes.since(7, SECOND)),
+            [1_000_000_000, 2_000_000_000]
+        );
         assert!(probes.since(7, 0).without_core_share.is_some());
         assert_eq!(probes.since(7, 9 * SECOND).without_core_share, None);
         assert_eq!(times(probes.since(8, 0)), [0; 0]);

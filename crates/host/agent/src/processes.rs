@@ -36,12 +36,17 @@ fn rank_of(pid: u32, job: &OsStr) -> Option<u32> {
     if variable(&environment, "LAGGARD_JOB=")? != job.as_bytes() {
         return None;
     }
-    std::str::from_utf8(variable(&environment, "RANK=")?).ok()?.parse().ok()
+    std::str::from_utf8(variable(&environment, "RANK=")?)
+        .ok()?
+        .parse()
+        .ok()
 }
 
 /// What follows `name`, which ends with its equals sign.
 fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    environment.split(|byte| *byte == 0).find_map(|it| it.strip_prefix(name.as_bytes()))
+    environment
+        .split(|byte| *byte == 0)
+        .find_map(|it| it.strip_prefix(name.as_bytes()))
 }
 
 fn is_python(pid: u32) -> bool {
@@ -69,7 +74,10 @@ mod tests {
 
     fn python(script: &str, job: &str, rank: &str) -> Child {
         let mut command = Command::new("python3");
-        command.args(["-c", script]).env("LAGGARD_JOB", job).env("RANK", rank);
+        command
+            .args(["-c", script])
+            .env("LAGGARD_JOB", job)
+            .env("RANK", rank);
         command.stdout(Stdio::piped()).spawn().unwrap()
     }
 
@@ -77,9 +85,8 @@ mod tests {
     fn a_rank_is_found_by_its_environment_and_not_what_it_starts() {
         let job = format!("job-of-{}", std::process::id());
         let sleep = "import time; print(flush=True); time.sleep(60)";
-        let starts = format!(
-            "import subprocess, sys; subprocess.run([sys.executable, '-c', '{sleep}'])"
-        );
+        let starts =
+            format!("import subprocess, sys; subprocess.run([sys.executable, '-c', '{sleep}'])");
         let mut ranks = [
             python(&starts, &job, "2"),
             python(sleep, &job, "3"),
@@ -90,8 +97,7 @@ mod tests {
             std::io::Read::read_exact(rank.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         }
         let found = of_ranks(job.as_ref(), &[2, 4].into());
-        let inner =
-            fs::read_to_string(format!("/proc/{0}/task/{0}/children", ranks[0].id()));
+        let inner = fs::read_to_string(format!("/proc/{0}/task/{0}/children", ranks[0].id()));
         for pid in inner.unwrap_or_default().split_whitespace() {
             Command::new("kill").arg(pid).status().unwrap();
         }

@@ -10,8 +10,7 @@ use formats::load_window;
 use model::{Input, ProfileWindow};
 use pattern::PatternSettings;
 use ring::{
-    ProfileAnswer, ProfileController, ProfileOrder, ProfileState, RankState,
-    RingDirectory,
+    ProfileAnswer, ProfileController, ProfileOrder, ProfileState, RankState, RingDirectory,
 };
 use verdict::{ProfileSettings, Settings, WantedProfile};
 
@@ -81,7 +80,9 @@ impl Profiles {
         usual_step_s: Option<f64>,
         now: Instant,
     ) -> Result<WantedProfile, String> {
-        let since_s = self.ordered_at.map(|at| now.duration_since(at).as_secs_f64());
+        let since_s = self
+            .ordered_at
+            .map(|at| now.duration_since(at).as_secs_f64());
         if let Some(since_s) = since_s
             && since_s < settings.every_s - EARLY_S
         {
@@ -114,11 +115,12 @@ impl Profiles {
             return Input::Note { text };
         }
         let (mut ordered_ranks, mut step) = (BTreeMap::new(), 0);
-        for rank in ranks.iter().filter(|rank| wanted.ranks.contains(&rank.rank)) {
+        for rank in ranks
+            .iter()
+            .filter(|rank| wanted.ranks.contains(&rank.rank))
+        {
             let Some(at) = rank.step else { continue };
-            let Ok(controller) =
-                ProfileController::open(&rank.ring.with_extension("desk"))
-            else {
+            let Ok(controller) = ProfileController::open(&rank.ring.with_extension("desk")) else {
                 continue;
             };
             step = step.max(at);
@@ -137,8 +139,18 @@ impl Profiles {
         }
         self.orders += 1;
         self.ordered_at = Some(Instant::now());
-        let WantedProfile { first_step, steps, limit_ms, .. } = *wanted;
-        let order = ProfileOrder { number: self.orders, first_step, steps, limit_ms };
+        let WantedProfile {
+            first_step,
+            steps,
+            limit_ms,
+            ..
+        } = *wanted;
+        let order = ProfileOrder {
+            number: self.orders,
+            first_step,
+            steps,
+            limit_ms,
+        };
         for ordered in ordered_ranks.values() {
             ordered.controller.order(order);
         }
@@ -152,7 +164,11 @@ impl Profiles {
             // Bounded, as a step far ahead would be too long for an `Instant`.
             until: Instant::now() + Duration::from_secs_f64(patience_s.min(1e6)),
         });
-        Input::ProfileOrdered { ranks: ordered, first_step, steps }
+        Input::ProfileOrdered {
+            ranks: ordered,
+            first_step,
+            steps,
+        }
     }
 
     fn make_traces(&mut self, directory: &RingDirectory) -> Result<(), String> {
@@ -210,7 +226,9 @@ impl Profiles {
 
     /// Ends the window under way: tells who was not recorded, and reads what the others wrote.
     fn end(&mut self, settings: &Settings, take: &mut dyn FnMut(Input)) {
-        let Some(under_way) = self.under_way.take() else { return };
+        let Some(under_way) = self.under_way.take() else {
+            return;
+        };
         let ranks = under_way.ranks.keys().copied().collect();
         let (written, refused) = under_way.written();
         refused.into_iter().for_each(take);
@@ -238,11 +256,25 @@ impl OrderedWindow {
     fn written(self) -> (Vec<WrittenTrace>, Vec<Input>) {
         let number = self.order.number;
         let (mut written, mut refused) = (Vec::new(), Vec::new());
-        for (rank, OrderedRank { controller, used, answer, .. }) in self.ranks {
+        for (
+            rank,
+            OrderedRank {
+                controller,
+                used,
+                answer,
+                ..
+            },
+        ) in self.ranks
+        {
             let why = match answer.state {
                 ProfileState::Written => {
                     let path = controller.trace_path(number);
-                    written.push(WrittenTrace { rank, path, used, answer });
+                    written.push(WrittenTrace {
+                        rank,
+                        path,
+                        used,
+                        answer,
+                    });
                     continue;
                 }
                 ProfileState::Refused => "a profiler runs in it",
@@ -259,11 +291,7 @@ impl OrderedWindow {
 }
 
 /// Reads the traces of a window of `ranks` in a thread, one by one, and removes them.
-fn read(
-    ranks: Vec<u32>,
-    written: Vec<WrittenTrace>,
-    settings: &Settings,
-) -> Receiver<Input> {
+fn read(ranks: Vec<u32>, written: Vec<WrittenTrace>, settings: &Settings) -> Receiver<Input> {
     let (tell, told) = channel();
     let settings = settings.pattern.clone();
     // Not here: a trace takes up to seconds to read, and rings must be drained meanwhile.
@@ -285,7 +313,12 @@ fn read(
 impl WrittenTrace {
     /// Reads the trace; returns what the analysis takes of it.
     fn load(self, settings: &PatternSettings) -> Input {
-        let Self { rank, path, used, answer } = self;
+        let Self {
+            rank,
+            path,
+            used,
+            answer,
+        } = self;
         match load_window(&path, used.counters, settings) {
             Ok(window) => {
                 let stall_ns = answer.start_ns.saturating_add(answer.stop_ns);
@@ -336,8 +369,7 @@ mod tests {
         assert!(far.is_err_and(|why| why.contains("is far ahead")));
         // One after the other, as who wants to slow training down would order them.
         profiles.ordered_at = Some(now);
-        for (after_s, is_allowed) in [(0, false), (300, false), (589, false), (591, true)]
-        {
+        for (after_s, is_allowed) in [(0, false), (300, false), (589, false), (591, true)] {
             let at = now + Duration::from_secs(after_s);
             assert_eq!(
                 allow(&profiles, usual.clone(), at).is_ok(),

@@ -28,7 +28,10 @@ impl Quota {
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let group = nearest(&groups, Path::new(MOUNTED))?;
-        Some(Self { stat: File::open(group.join("cpu.stat")).ok()?, last: None })
+        Some(Self {
+            stat: File::open(group.join("cpu.stat")).ok()?,
+            last: None,
+        })
     }
 
     /// Share of the periods since the last call in which the group had used up its quota.
@@ -81,7 +84,11 @@ fn periods(text: &str) -> Option<Periods> {
 }
 
 fn count(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -109,7 +116,10 @@ mod tests {
         assert_eq!(found("0::/told/by/the/host\n"), Some("".into()));
         write("cpu/box/cpu.cfs_quota_us", "40000\n");
         write("cpu/open/cpu.cfs_quota_us", "-1\n");
-        assert_eq!(found("3:cpuset:/box\n1:cpu,cpuacct:/box\n"), Some("cpu/box".into()));
+        assert_eq!(
+            found("3:cpuset:/box\n1:cpu,cpuacct:/box\n"),
+            Some("cpu/box".into())
+        );
         assert_eq!(found("1:cpu:/open\n"), None);
         assert_eq!(found("nonsense\n:\n"), None);
     }
@@ -117,10 +127,12 @@ mod tests {
     #[test]
     fn the_share_is_that_of_periods_since_the_last_look() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut quota = Quota { stat: File::open(file.path()).unwrap(), last: None };
+        let mut quota = Quota {
+            stat: File::open(file.path()).unwrap(),
+            last: None,
+        };
         let mut look = |all: u64, throttled: u64| {
-            let stat =
-                format!("usage_usec 9\nnr_periods {all}\nnr_throttled {throttled}\n");
+            let stat = format!("usage_usec 9\nnr_periods {all}\nnr_throttled {throttled}\n");
             fs::write(file.path(), stat).unwrap();
             quota.throttled_share()
         };

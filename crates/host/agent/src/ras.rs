@@ -66,9 +66,7 @@ impl Own {
                 // Of most: other hosts may have processes with some of the same numbers.
                 let own = pids
                     .iter()
-                    .filter(|pid| {
-                        u32::try_from(**pid).is_ok_and(|p| self.pids.contains(&p))
-                    })
+                    .filter(|pid| u32::try_from(**pid).is_ok_and(|p| self.pids.contains(&p)))
                     .count();
                 2 * own > pids.len()
             })
@@ -96,7 +94,10 @@ impl Ras {
 
     /// What the answer says, once it is there.
     pub(crate) fn poll(&mut self, settings: &Settings, take: &mut dyn FnMut(Input)) {
-        let Some(answer) = self.answer.as_ref().and_then(|answer| answer.try_recv().ok())
+        let Some(answer) = self
+            .answer
+            .as_ref()
+            .and_then(|answer| answer.try_recv().ok())
         else {
             return;
         };
@@ -111,7 +112,9 @@ impl Ras {
             Err(_) => return,
         };
         for text in texts {
-            take(Input::Note { text: format!("NCCL's RAS: {text}") });
+            take(Input::Note {
+                text: format!("NCCL's RAS: {text}"),
+            });
         }
     }
 }
@@ -162,8 +165,7 @@ fn told(reply: &[u8], settings: &Settings) -> Vec<String> {
 
 /// Whether a process has NCCL in it.
 fn has_nccl(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/maps"))
-        .is_ok_and(|maps| maps.contains("libnccl"))
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("libnccl"))
 }
 
 /// Asks for a report, in JSON where RAS can.
@@ -176,7 +178,9 @@ fn query(address: &str, patience: Duration) -> io::Result<Vec<u8>> {
     for command in ["CLIENT PROTOCOL 2\n", "TIMEOUT 10\n", "SET FORMAT json\n"] {
         send(&mut writer, command, deadline)?;
         let mut line = Vec::new();
-        (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+        (&mut reader)
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line)?;
         // Something else may listen at the port.
         let known: [&[u8]; 3] = [b"SERVER PROTOCOL", b"OK", b"ERROR"];
         if !known.iter().any(|known| line.starts_with(known)) {
@@ -238,8 +242,12 @@ mod tests {
 
     use super::*;
 
-    const COMMANDS: [&str; 4] =
-        ["CLIENT PROTOCOL 2", "TIMEOUT 10", "SET FORMAT json", "VERBOSE STATUS"];
+    const COMMANDS: [&str; 4] = [
+        "CLIENT PROTOCOL 2",
+        "TIMEOUT 10",
+        "SET FORMAT json",
+        "VERBOSE STATUS",
+    ];
 
     /// A RAS that answers each command with a line, and the last one with a reply.
     fn server(format: &'static str, reply: Vec<u8>) -> (String, thread::JoinHandle<()>) {
@@ -254,9 +262,7 @@ mod tests {
 
     fn answer(mut stream: TcpStream, format: &str, reply: &[u8]) {
         let mut commands = BufReader::new(stream.try_clone().unwrap()).lines();
-        for (command, answer) in
-            COMMANDS.iter().zip(["SERVER PROTOCOL 2\n", "OK\n", format])
-        {
+        for (command, answer) in COMMANDS.iter().zip(["SERVER PROTOCOL 2\n", "OK\n", format]) {
             assert_eq!(commands.next().unwrap().unwrap(), *command);
             stream.write_all(answer.as_bytes()).unwrap();
         }
@@ -279,14 +285,20 @@ mod tests {
     #[test]
     fn a_reply_in_json_names_the_rank_the_others_wait_for() {
         let told = asked("OK\n", "missing.json");
-        assert!(told[0].contains("rank 2 never entered ALLREDUCE #641"), "{told:?}");
+        assert!(
+            told[0].contains("rank 2 never entered ALLREDUCE #641"),
+            "{told:?}"
+        );
     }
 
     #[test]
     fn where_json_is_refused_the_report_in_words_is_read() {
         let told = asked("ERROR: Unknown command SET FORMAT json\n", "dead.txt");
         assert!(told[0].contains("rank 5 is missing"), "{told:?}");
-        assert!(told.iter().any(|text| text.contains("considered dead")), "{told:?}");
+        assert!(
+            told.iter().any(|text| text.contains("considered dead")),
+            "{told:?}"
+        );
     }
 
     #[test]
@@ -300,25 +312,38 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         assert!(query(&address, Duration::from_millis(50)).is_err());
         drop(listener);
-        assert!(query(&address, PATIENCE).is_err(), "nobody listens any more");
+        assert!(
+            query(&address, PATIENCE).is_err(),
+            "nobody listens any more"
+        );
     }
 
     #[test]
     fn a_process_without_nccl_costs_no_query() {
         let mut ras = Ras::default();
         let pids = [std::process::id()].into();
-        ras.ask(Instant::now(), Own { pids, ..Own::default() });
+        ras.ask(
+            Instant::now(),
+            Own {
+                pids,
+                ..Own::default()
+            },
+        );
         assert!(ras.asked.is_none() && ras.answer.is_none());
     }
 
     #[test]
     fn the_address_is_that_of_the_process() {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo; read end"]).env(ADDRESS_VARIABLE, "10.0.0.7:28100");
+        command
+            .args(["-c", "echo; read end"])
+            .env(ADDRESS_VARIABLE, "10.0.0.7:28100");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut waiting = command.spawn().unwrap();
         // Until it has begun it has no environment of its own.
-        let said = BufReader::new(waiting.stdout.take().unwrap()).lines().next();
+        let said = BufReader::new(waiting.stdout.take().unwrap())
+            .lines()
+            .next();
         assert_eq!(said.unwrap().unwrap(), "");
         let address = address_of(waiting.id());
         drop(waiting.stdin.take());
@@ -341,10 +366,15 @@ mod tests {
         });
         let (sender, answer) = channel();
         sender.send(ask_own(&address, own)).unwrap();
-        let mut ras = Ras { answer: Some(answer), ..Ras::default() };
+        let mut ras = Ras {
+            answer: Some(answer),
+            ..Ras::default()
+        };
         let mut notes = Vec::new();
         ras.poll(&Settings::default(), &mut |input| {
-            let Input::Note { text } = input else { panic!("{input:?}") };
+            let Input::Note { text } = input else {
+                panic!("{input:?}")
+            };
             notes.push(text.replace(&address, "ADDRESS"));
         });
         notes
@@ -353,22 +383,33 @@ mod tests {
     #[test]
     fn only_what_is_said_of_this_job_is_told() {
         let hang = "NCCL's RAS: hang: rank 1 is missing";
-        let by_process = Own { pids: [4101, 4102].into(), ..Own::default() };
+        let by_process = Own {
+            pids: [4101, 4102].into(),
+            ..Own::default()
+        };
         let told = notes_of(&by_process, &["silent.json"]);
         assert!(told[0].starts_with(hang), "{told:?}");
         let hashes = [0xfa93_daea_854b_060b].into();
-        let by_communicator = Own { hashes, ..Own::default() };
+        let by_communicator = Own {
+            hashes,
+            ..Own::default()
+        };
         let told = notes_of(&by_communicator, &["silent.json"]);
         assert!(told[0].starts_with(hang), "{told:?}");
         // Another job's, and one process of another host that happens to have the same number.
         let told = notes_of(
-            &Own { pids: [77, 5101].into(), ..Own::default() },
+            &Own {
+                pids: [77, 5101].into(),
+                ..Own::default()
+            },
             &["silent.json"; 4],
         );
         assert_eq!(
             told,
-            ["NCCL's RAS: who answers at ADDRESS knows nothing of this job; \
-                           give each job of a host an NCCL_RAS_ADDR of its own"]
+            [
+                "NCCL's RAS: who answers at ADDRESS knows nothing of this job; \
+                           give each job of a host an NCCL_RAS_ADDR of its own"
+            ]
         );
     }
 }

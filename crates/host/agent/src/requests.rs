@@ -43,11 +43,7 @@ struct WatchedPair {
 
 impl RequestFeed {
     /// Looks for new tables and for processes that ended.
-    pub(crate) fn look(
-        &mut self,
-        directory: &RingDirectory,
-        take: &mut dyn FnMut(Input),
-    ) {
+    pub(crate) fn look(&mut self, directory: &RingDirectory, take: &mut dyn FnMut(Input)) {
         let ended = self.tables.extract_if(.., |_, table| {
             // Another process may have its number.
             let identity = table.reader.identity();
@@ -60,8 +56,11 @@ impl RequestFeed {
             }
             match RequestReader::open(&path) {
                 Ok(reader) => {
-                    let table =
-                        RequestTable { reader, pairs: Vec::new(), slower_told: 0 };
+                    let table = RequestTable {
+                        reader,
+                        pairs: Vec::new(),
+                        slower_told: 0,
+                    };
                     self.tables.insert(path, table);
                 }
                 Err(error) => {
@@ -74,13 +73,11 @@ impl RequestFeed {
     }
 
     /// Reads all tables if it is time, and tells what has become slower.
-    pub(crate) fn poll(
-        &mut self,
-        asked: Instant,
-        now: RankNs,
-        take: &mut dyn FnMut(Input),
-    ) {
-        if self.read.is_some_and(|read| asked.duration_since(read) < READ_EVERY) {
+    pub(crate) fn poll(&mut self, asked: Instant, now: RankNs, take: &mut dyn FnMut(Input)) {
+        if self
+            .read
+            .is_some_and(|read| asked.duration_since(read) < READ_EVERY)
+        {
             return;
         }
         self.read = Some(asked);
@@ -104,16 +101,28 @@ impl RequestFeed {
             .count();
         // A rank that has nothing in flight does not wait for its network.
         if !open.is_empty() && unused == open.len() {
-            return vec![NetworkFault::Idle { pairs: open.len() as u64 }];
+            return vec![NetworkFault::Idle {
+                pairs: open.len() as u64,
+            }];
         }
         open.into_iter()
-            .filter_map(|WatchedPair { pair, connection, .. }| {
-                let still_ns = (connection.stalled_s()? * 1e9) as u64;
-                let (failed, status) = (pair.failed, pair.status);
-                let in_flight = connection.in_flight();
-                let pair = named(pair);
-                Some(NetworkFault::Requests { pair, in_flight, still_ns, failed, status })
-            })
+            .filter_map(
+                |WatchedPair {
+                     pair, connection, ..
+                 }| {
+                    let still_ns = (connection.stalled_s()? * 1e9) as u64;
+                    let (failed, status) = (pair.failed, pair.status);
+                    let in_flight = connection.in_flight();
+                    let pair = named(pair);
+                    Some(NetworkFault::Requests {
+                        pair,
+                        in_flight,
+                        still_ns,
+                        failed,
+                        status,
+                    })
+                },
+            )
             .take(MAX_TOLD)
             .collect()
     }
@@ -123,7 +132,8 @@ impl RequestTable {
     fn read(&mut self, at: RankNs, take: &mut dyn FnMut(Input)) {
         let rank = self.reader.identity().rank;
         let read = self.reader.read(at);
-        self.pairs.resize_with(read.len().max(self.pairs.len()), WatchedPair::default);
+        self.pairs
+            .resize_with(read.len().max(self.pairs.len()), WatchedPair::default);
         for (watched, pair) in self.pairs.iter_mut().zip(read) {
             let counted = Counted {
                 at,
@@ -136,7 +146,10 @@ impl RequestTable {
             watched.connection.read(counted);
             watched.pair = pair;
             let lost = watched.connection.lost();
-            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) = lost
+            if let Some(Lost {
+                bytes_per_s,
+                usual_bytes_per_s,
+            }) = lost
                 && !watched.slower
                 && self.slower_told < MAX_TOLD
             {
@@ -156,8 +169,18 @@ impl RequestTable {
 fn named(pair: &QueuePair) -> QueuePairName {
     let (number, gid) = pair.peer;
     let peer = format!("{} queue pair {number}", Ipv6Addr::from(gid).to_canonical());
-    let QueuePair { device, port, number, .. } = pair;
-    QueuePairName { device: device.clone(), port: *port, number: *number, peer }
+    let QueuePair {
+        device,
+        port,
+        number,
+        ..
+    } = pair;
+    QueuePairName {
+        device: device.clone(),
+        port: *port,
+        number: *number,
+        peer,
+    }
 }
 
 #[cfg(test)]
@@ -174,7 +197,12 @@ mod tests {
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         let pid = std::process::id();
         let started = process_started(pid).unwrap() - 1;
-        let identity = Identity { rank: 3, pid, started, ..Identity::default() };
+        let identity = Identity {
+            rank: 3,
+            pid,
+            started,
+            ..Identity::default()
+        };
         let _writer = RequestWriter::create(&directory, &identity).unwrap();
         let mut feed = RequestFeed::default();
         feed.look(&directory, &mut |_| unreachable!("it can be read"));
@@ -188,7 +216,12 @@ mod tests {
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         let pid = std::process::id();
         let started = process_started(pid).unwrap();
-        let identity = Identity { rank: 3, pid, started, ..Identity::default() };
+        let identity = Identity {
+            rank: 3,
+            pid,
+            started,
+            ..Identity::default()
+        };
         let writer = RequestWriter::create(&directory, &identity).unwrap();
         let index = writer.open(b"mlx5_0", 77).unwrap();
         let mut gid = [0; 16];
@@ -229,9 +262,21 @@ mod tests {
             bytes_per_s: 524_288_000,
             usual_bytes_per_s: 1_048_576_000,
         };
-        assert_eq!(told, [Input::Network { rank: 3, fault: slower }]);
-        let [NetworkFault::Requests { pair: of, in_flight, still_ns, .. }] =
-            &feed.stalled(3)[..]
+        assert_eq!(
+            told,
+            [Input::Network {
+                rank: 3,
+                fault: slower
+            }]
+        );
+        let [
+            NetworkFault::Requests {
+                pair: of,
+                in_flight,
+                still_ns,
+                ..
+            },
+        ] = &feed.stalled(3)[..]
         else {
             panic!("one queue pair is stalled after {sent}");
         };

@@ -41,8 +41,9 @@ impl WatchedLink {
             .lost()
             .filter(|lost| lost.bytes_per_s < slow_ratio * lost.usual_bytes_per_s);
         self.slow_readings = lost.map_or(0, |_| self.slow_readings + 1);
-        let is_told =
-            self.told.is_some_and(|told| asked.duration_since(told) < TELL_EVERY);
+        let is_told = self
+            .told
+            .is_some_and(|told| asked.duration_since(told) < TELL_EVERY);
         let lost = lost.filter(|_| self.slow_readings >= SLOW_READINGS && !is_told)?;
         self.told = Some(asked);
         Some(lost)

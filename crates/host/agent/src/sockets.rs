@@ -27,7 +27,11 @@ pub(crate) fn stuck_sockets(pid: u32) -> Vec<NetworkFault> {
         .map(|(_, stuck)| stuck)
         .collect();
     stuck.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    stuck.into_iter().take(MAX_TOLD).map(|(_, fault)| fault).collect()
+    stuck
+        .into_iter()
+        .take(MAX_TOLD)
+        .map(|(_, fault)| fault)
+        .collect()
 }
 
 /// Inodes of a process's sockets.
@@ -59,7 +63,18 @@ fn entry(line: &str) -> Option<(u64, (u64, NetworkFault))> {
         return None;
     }
     let peer = address(peer)?.to_string();
-    Some((inode, (bytes, NetworkFault::Socket { peer, bytes, resent, refused })))
+    Some((
+        inode,
+        (
+            bytes,
+            NetworkFault::Socket {
+                peer,
+                bytes,
+                resent,
+                refused,
+            },
+        ),
+    ))
 }
 
 /// An address as the table has it: words of the machine's byte order, and the port.
@@ -93,13 +108,22 @@ mod tests {
         let (inode, (bytes, fault)) = entry(line).unwrap();
         assert_eq!((inode, bytes), (31337, 2 << 20));
         let peer = "10.0.0.2:29500".to_owned();
-        let socket = NetworkFault::Socket { peer, bytes, resent: 4, refused: false };
+        let socket = NetworkFault::Socket {
+            peer,
+            bytes,
+            resent: 4,
+            refused: false,
+        };
         assert_eq!(fault, socket);
         assert_eq!(
             entry(&line.replace("01:00000014 00000004", "01:00000014 00000000")),
             None
         );
-        assert_eq!(entry(&line.replace(" 01 0020", " 0A 0020")), None, "it listens");
+        assert_eq!(
+            entry(&line.replace(" 01 0020", " 0A 0020")),
+            None,
+            "it listens"
+        );
         assert_eq!(
             entry(&line.replace("00200000", "00000000")),
             None,

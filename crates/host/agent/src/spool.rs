@@ -111,7 +111,9 @@ impl Spool {
         self.memory_bytes += packed.len();
         self.memory.push_back(packed.to_vec());
         while self.memory_bytes > self.memory_room_bytes {
-            let Some(oldest) = self.memory.pop_front() else { return };
+            let Some(oldest) = self.memory.pop_front() else {
+                return;
+            };
             self.memory_bytes -= oldest.len();
             self.put_away(&oldest);
         }
@@ -121,7 +123,10 @@ impl Spool {
     pub(crate) fn is_empty(&self) -> bool {
         self.thinned.is_empty()
             && self.memory.is_empty()
-            && self.disk.as_ref().is_none_or(|disk| disk.lengths.is_empty())
+            && self
+                .disk
+                .as_ref()
+                .is_none_or(|disk| disk.lengths.is_empty())
     }
 
     /// The oldest lines; `None` if all were taken.
@@ -129,7 +134,10 @@ impl Spool {
         let SpooledLines { watermark, lines } = self.oldest()?;
         // What the disk has lost says nothing of the time.
         self.popped_watermark = self.popped_watermark.max(watermark);
-        Some(SpooledLines { watermark: self.popped_watermark, lines })
+        Some(SpooledLines {
+            watermark: self.popped_watermark,
+            lines,
+        })
     }
 
     fn oldest(&mut self) -> Option<SpooledLines> {
@@ -177,7 +185,10 @@ fn unpack(packed: &[u8]) -> SpooledLines {
         return SpooledLines::default();
     };
     let lines = zstd::stream::decode_all(packed).unwrap_or_default();
-    SpooledLines { watermark: RankNs(u64::from_le_bytes(*watermark)), lines }
+    SpooledLines {
+        watermark: RankNs(u64::from_le_bytes(*watermark)),
+        lines,
+    }
 }
 
 impl Thinned {
@@ -196,13 +207,19 @@ impl Thinned {
         if first < self.lines.len() {
             let rest = self.lines.split_off(first);
             let lines = std::mem::replace(&mut self.lines, rest);
-            return Some(SpooledLines { watermark: before, lines });
+            return Some(SpooledLines {
+                watermark: before,
+                lines,
+            });
         }
         let mut lines = std::mem::take(&mut self.lines);
         for (rank, records) in std::mem::take(&mut self.lost) {
             lines.extend(lost_line(rank, records).into_bytes());
         }
-        (!lines.is_empty()).then_some(SpooledLines { watermark: self.watermark, lines })
+        (!lines.is_empty()).then_some(SpooledLines {
+            watermark: self.watermark,
+            lines,
+        })
     }
 }
 
@@ -267,7 +284,13 @@ impl SpoolFile {
     fn new(room_bytes: u64) -> io::Result<Self> {
         // Without a name: the system removes it however this process ends.
         let file = tempfile::tempfile()?;
-        Ok(Self { file, room_bytes, lengths: VecDeque::new(), begin: 0, end: 0 })
+        Ok(Self {
+            file,
+            room_bytes,
+            lengths: VecDeque::new(),
+            begin: 0,
+            end: 0,
+        })
     }
 
     /// How much of `length` bytes from `from` on stands before the file's end, and where.
@@ -311,7 +334,10 @@ mod tests {
             "{{\"is\":\"name\",\"rank\":1,\"name\":\"n{number}\"}}\n[1,{number},0,1,1,0]\n\
              {{\"is\":\"quiet\",\"at\":{number}}}\n"
         );
-        SpooledLines { watermark: RankNs(number), lines: lines.into_bytes() }
+        SpooledLines {
+            watermark: RankNs(number),
+            lines: lines.into_bytes(),
+        }
     }
 
     fn all(spool: &mut Spool) -> Vec<SpooledLines> {
@@ -365,13 +391,19 @@ mod tests {
         }
         // Too much to be known of: nothing waits behind it but what is thinned.
         let parts = all(&mut spool);
-        assert!(parts.iter().all(|part| part.lines.len() <= BATCH_BYTES + lost.len()));
+        assert!(
+            parts
+                .iter()
+                .all(|part| part.lines.len() <= BATCH_BYTES + lost.len())
+        );
         assert!(parts.is_sorted_by_key(|part| part.watermark));
         let (newest, before) = parts.split_last().unwrap();
         assert_eq!(newest.watermark, RankNs(99));
         assert!(before.iter().all(|part| part.watermark < RankNs(99)));
-        let text: String =
-            parts.iter().map(|part| str::from_utf8(&part.lines).unwrap()).collect();
+        let text: String = parts
+            .iter()
+            .map(|part| str::from_utf8(&part.lines).unwrap())
+            .collect();
         assert_eq!(text.matches("\"device\"").count(), 0);
         assert_eq!(text.matches("\"rank\",").count(), 100 * 100);
         assert_eq!(text.matches("\"lost\"").count(), 1);
@@ -383,12 +415,10 @@ mod tests {
         for disk_bytes in [1, 500, 1000] {
             let mut spool = Spool::new(300, disk_bytes);
             (0..1000).for_each(|number| spool.push(&told(number)));
-            let lines: Vec<u8> =
-                all(&mut spool).into_iter().flat_map(|t| t.lines).collect();
+            let lines: Vec<u8> = all(&mut spool).into_iter().flat_map(|t| t.lines).collect();
             let lines = String::from_utf8(lines).unwrap();
             let names = lines.lines().filter(|line| line.contains("\"name\":"));
-            let numbered =
-                |(at, line): (usize, &str)| line.contains(&format!("\"n{at}\""));
+            let numbered = |(at, line): (usize, &str)| line.contains(&format!("\"n{at}\""));
             assert_eq!(names.clone().count(), 1000);
             assert!(names.enumerate().all(numbered));
             let marks = lines.lines().filter(|line| line.starts_with('[')).count();

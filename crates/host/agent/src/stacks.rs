@@ -25,7 +25,14 @@ pub fn stack_of(pid: u32) -> Stack {
     };
     let waits_in = unread.as_ref().and_then(|_| kernel_function(pid));
     let (state, workers) = (state_of(pid), idle_workers(pid));
-    Stack { state, holds_gil, frames, unread, waits_in, workers }
+    Stack {
+        state,
+        holds_gil,
+        frames,
+        unread,
+        waits_in,
+        workers,
+    }
 }
 
 /// Processes that one has started and that do nothing for it any more: they were stopped, or have
@@ -35,7 +42,10 @@ fn idle_workers(pid: u32) -> Vec<Worker> {
         .unwrap_or_default()
         .split_whitespace()
         .filter_map(|child| child.parse().ok())
-        .map(|pid| Worker { pid, state: state_of(pid) })
+        .map(|pid| Worker {
+            pid,
+            state: state_of(pid),
+        })
         .filter(|it| matches!(it.state, ProcessState::Stopped | ProcessState::Ended))
         .take(MOST_WORKERS)
         .collect()
@@ -81,9 +91,7 @@ fn reason(error: &str) -> String {
     match scope.trim() {
         "" | "0" => "laggard may not trace its process".to_owned(),
         scope => {
-            format!(
-                "laggard may not trace its process (kernel.yama.ptrace_scope is {scope})"
-            )
+            format!("laggard may not trace its process (kernel.yama.ptrace_scope is {scope})")
         }
     }
 }
@@ -114,8 +122,11 @@ mod tests {
 
     #[test]
     fn a_process_without_python_says_why_it_has_no_stack() {
-        let mut sleeping =
-            Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let mut sleeping = Command::new("sleep")
+            .arg("60")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         let stack = stack_of(sleeping.id());
         sleeping.kill().unwrap();
         sleeping.wait().unwrap();
@@ -134,18 +145,23 @@ mod tests {
             .unwrap();
         let mut line = String::new();
         let out = shell.stdout.take().unwrap();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)
-            .unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
         let pid: u32 = line.trim().parse().unwrap();
         let signal = |name: &str| {
-            Command::new("kill").args([name, line.trim()]).status().unwrap();
+            Command::new("kill")
+                .args([name, line.trim()])
+                .status()
+                .unwrap();
         };
         assert_eq!(idle_workers(shell.id()), []);
         signal("-STOP");
         while state_of(pid) != ProcessState::Stopped {
             std::thread::yield_now();
         }
-        let stopped = Worker { pid, state: ProcessState::Stopped };
+        let stopped = Worker {
+            pid,
+            state: ProcessState::Stopped,
+        };
         assert_eq!(idle_workers(shell.id()), [stopped]);
         signal("-KILL");
         shell.wait().unwrap();

@@ -63,12 +63,13 @@ impl LinkFeed {
         if self.next.is_some_and(|next| asked < next) {
             return;
         }
-        if self.looked.is_none_or(|looked| asked.duration_since(looked) >= LOOK_EVERY) {
+        if self
+            .looked
+            .is_none_or(|looked| asked.duration_since(looked) >= LOOK_EVERY)
+        {
             self.looked = Some(asked);
             self.sockets = ranks
-                .flat_map(|(rank, pid)| {
-                    sockets_of(pid).into_iter().map(move |inode| (inode, rank))
-                })
+                .flat_map(|(rank, pid)| sockets_of(pid).into_iter().map(move |inode| (inode, rank)))
                 .collect();
         }
         let began = Instant::now();
@@ -82,8 +83,10 @@ impl LinkFeed {
                 continue;
             }
             let link = self.links.entry(peer).or_default();
-            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) =
-                link.read(asked, counted, SLOW_RATIO)
+            if let Some(Lost {
+                bytes_per_s,
+                usual_bytes_per_s,
+            }) = link.read(asked, counted, SLOW_RATIO)
             {
                 let fault = NetworkFault::SlowerLink {
                     peer: peer.to_string(),
@@ -105,9 +108,10 @@ impl LinkFeed {
             Some(kernel) => kernel,
             None => open()?,
         };
-        for (family, id) in
-            [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())]
-        {
+        for (family, id) in [
+            (AF_INET, SocketId::new_v4()),
+            (AF_INET6, SocketId::new_v6()),
+        ] {
             dump(&kernel, family, id, |found| {
                 let rank = self.sockets.get(&u64::from(found.header.inode));
                 let id = &found.header.socket_id;
@@ -117,9 +121,10 @@ impl LinkFeed {
                     return;
                 }
                 if let (Some(rank), Some(counted)) = (rank, counted(found)) {
-                    let link = sent
-                        .entry(peer)
-                        .or_insert(SentToHost { rank: *rank, ..SentToHost::default() });
+                    let link = sent.entry(peer).or_insert(SentToHost {
+                        rank: *rank,
+                        ..SentToHost::default()
+                    });
                     link.counted = and(link.counted, Counted { at, ..counted });
                 }
             })?;
@@ -155,8 +160,7 @@ fn dump(
         states: StateFlags::ESTABLISHED,
         socket_id,
     };
-    let mut message =
-        NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
+    let mut message = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
@@ -200,7 +204,13 @@ fn counted(found: &InetResponse) -> Option<Counted> {
     let completed = u64::from(u32::from_ne_bytes(field(info, 192)?));
     let posted = completed + u64::from(unacked);
     let busy_ns = us_busy.saturating_sub(us_refused).saturating_mul(1000);
-    Some(Counted { posted, completed, bytes, busy_ns, ..Counted::default() })
+    Some(Counted {
+        posted,
+        completed,
+        bytes,
+        busy_ns,
+        ..Counted::default()
+    })
 }
 
 fn field<const BYTES: usize>(info: &[u8], at: usize) -> Option<[u8; BYTES]> {
@@ -246,11 +256,16 @@ mod tests {
             }
         })
         .unwrap();
-        let [counted] = &found[..] else { panic!("{found:?}") };
+        let [counted] = &found[..] else {
+            panic!("{found:?}")
+        };
         assert!(
             (BYTES as u64..=BYTES as u64 + 1).contains(&counted.bytes),
             "{counted:?}"
         );
-        assert!(counted.completed > 0 && counted.in_flight() == 0, "{counted:?}");
+        assert!(
+            counted.completed > 0 && counted.in_flight() == 0,
+            "{counted:?}"
+        );
     }
 }

@@ -163,7 +163,10 @@ impl Drop for Uplink {
     /// Whoever told of the job is gone, perhaps by a panic: what was told is sent if that can be
     /// done at once, and nothing is said of the time after it.
     fn drop(&mut self) {
-        self.shared.open().end.get_or_insert((Farewell::Pause, Instant::now()));
+        self.shared
+            .open()
+            .end
+            .get_or_insert((Farewell::Pause, Instant::now()));
         self.shared.wake.notify_all();
     }
 }
@@ -199,11 +202,16 @@ struct Sender {
 
 impl Sender {
     fn new(destination: Destination, shared: Arc<UplinkShared>) -> io::Result<Self> {
-        let Destination { receiver, job, host } = &destination;
+        let Destination {
+            receiver,
+            job,
+            host,
+        } = &destination;
         let link = CollectorLink::to(receiver, job, host)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-        let since_epoch =
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Ok(Self {
             shared,
             link,
@@ -262,7 +270,9 @@ impl Sender {
     /// Sends the next batch; whether it is worth to go on.
     fn send_next(&mut self, watermark: RankNs, leaves: bool) -> bool {
         if self.batch.is_none() {
-            let is_due = self.sent_at.is_none_or(|sent| sent.elapsed() >= SEND_EVERY * 2);
+            let is_due = self
+                .sent_at
+                .is_none_or(|sent| sent.elapsed() >= SEND_EVERY * 2);
             self.batch = self.next_batch(watermark, leaves, is_due);
         }
         if self.batch.is_none() {
@@ -270,7 +280,12 @@ impl Sender {
         }
         match self.send() {
             BatchAnswer::Taken {
-                wanted: HostOrders { stacks, profile, device_steps },
+                wanted:
+                    HostOrders {
+                        stacks,
+                        profile,
+                        device_steps,
+                    },
                 lost,
             } => {
                 let mut open = self.shared.open();
@@ -343,10 +358,18 @@ impl Sender {
         }
         if batch.is_none() && leaves && !self.last {
             self.last = true;
-            return Some(SpooledLines { watermark, lines: Vec::new() });
+            return Some(SpooledLines {
+                watermark,
+                lines: Vec::new(),
+            });
         }
         // That nothing happened is worth telling too.
-        batch.or_else(|| is_due.then(|| SpooledLines { watermark, lines: Vec::new() }))
+        batch.or_else(|| {
+            is_due.then(|| SpooledLines {
+                watermark,
+                lines: Vec::new(),
+            })
+        })
     }
 
     fn taken(&mut self) {
@@ -379,8 +402,15 @@ impl Sender {
         let base = self.session.split('.').next().unwrap_or_default();
         self.session = format!("{base}.{}", self.restarts);
         self.sequence = 0;
-        info!(job = self.destination.job, session = self.session, "tells all anew");
-        let nothing = SpooledLines { watermark: self.watermark, lines: Vec::new() };
+        info!(
+            job = self.destination.job,
+            session = self.session,
+            "tells all anew"
+        );
+        let nothing = SpooledLines {
+            watermark: self.watermark,
+            lines: Vec::new(),
+        };
         let batch = self.batch.get_or_insert(nothing);
         let mut lines = mem::take(&mut self.known);
         lines.append(&mut batch.lines);
@@ -404,17 +434,27 @@ impl Sender {
     }
 
     fn send(&mut self) -> BatchAnswer {
-        let Some(batch) = &self.batch else { return BatchAnswer::Next(self.sequence) };
+        let Some(batch) = &self.batch else {
+            return BatchAnswer::Next(self.sequence);
+        };
         let head = BatchHead::new(&self.boot, batch.watermark, self.last);
         let body = match pack_batch(&head, &batch.lines) {
             Ok(body) => body,
             Err(error) => {
-                return BatchAnswer::Later { reason: error.to_string(), wait: None };
+                return BatchAnswer::Later {
+                    reason: error.to_string(),
+                    wait: None,
+                };
             }
         };
         let Destination { job, host, .. } = &self.destination;
         let (session, sequence) = (self.session.as_str(), self.sequence);
-        let address = BatchAddress { job, host, session, sequence };
+        let address = BatchAddress {
+            job,
+            host,
+            session,
+            sequence,
+        };
         let bytes = body.len();
         let answer = self.link.send(&address, body);
         debug!(job, host, session, sequence, bytes, ?answer, "batch sent");
@@ -433,8 +473,16 @@ mod tests {
         drop(nobody);
         let (job, host) = ("job".to_owned(), "h".to_owned());
         let tls = ureq::tls::TlsConfig::default();
-        let receiver = Receiver::Collector { url, tls, token: None };
-        let destination = Destination { receiver, job, host };
+        let receiver = Receiver::Collector {
+            url,
+            tls,
+            token: None,
+        };
+        let destination = Destination {
+            receiver,
+            job,
+            host,
+        };
         let uplink = Uplink::start(destination).unwrap();
         let shared = Arc::downgrade(&uplink.shared);
         drop(uplink);

@@ -31,9 +31,7 @@ pub enum Proof {
 #[non_exhaustive]
 pub enum AddressError {
     /// It is not written as addresses of buses are.
-    #[error(
-        "write nats://HOST:PORT or tls://HOST:PORT, several with commas between them"
-    )]
+    #[error("write nats://HOST:PORT or tls://HOST:PORT, several with commas between them")]
     Malformed,
 }
 
@@ -59,19 +57,29 @@ impl BusAddress {
                 None => Proof::Token(user),
             })
         });
-        Ok(Self { servers, proof, authorities: None })
+        Ok(Self {
+            servers,
+            proof,
+            authorities: None,
+        })
     }
 
     /// Proves who we are with this, if it is anything, and not with what the address says.
     #[must_use]
     pub fn with_proof(self, proof: Option<Proof>) -> Self {
-        Self { proof: proof.or(self.proof), ..self }
+        Self {
+            proof: proof.or(self.proof),
+            ..self
+        }
     }
 
     /// Trusts the authorities in this file (PEM) beside those of the system.
     #[must_use]
     pub fn with_authorities(self, authorities: Option<PathBuf>) -> Self {
-        Self { authorities, ..self }
+        Self {
+            authorities,
+            ..self
+        }
     }
 
     pub(crate) fn servers(&self) -> Vec<ServerAddr> {

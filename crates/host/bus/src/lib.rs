@@ -24,6 +24,5 @@ mod session;
 pub use address::{AddressError, BusAddress, Proof};
 pub use publisher::{NotPublished, Publisher};
 pub use session::{
-    BusBatch, BusError, Feed, KeeperNote, NewestBatch, Session, StreamMessage,
-    StreamMessages,
+    BusBatch, BusError, Feed, KeeperNote, NewestBatch, Session, StreamMessage, StreamMessages,
 };

@@ -1,8 +1,6 @@
 //! What things are called on the bus; docs/formats.md lists it.
 
-use percent_encoding::{
-    AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
-};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// The stream that batches stand in.
 pub(crate) const STREAM: &str = "LAGGARD";
@@ -51,7 +49,10 @@ pub(crate) fn token(name: &str) -> String {
 /// The name behind a token; `None` if no name is written like that.
 pub(crate) fn name(written: &str) -> Option<String> {
     let escaped = written.replace('=', "%");
-    let name = percent_decode_str(&escaped).decode_utf8().ok()?.into_owned();
+    let name = percent_decode_str(&escaped)
+        .decode_utf8()
+        .ok()?
+        .into_owned();
     // Of all ways to write it only ours is its own.
     (!name.is_empty() && token(&name) == written).then_some(name)
 }

@@ -95,7 +95,14 @@ impl Publisher {
         };
         bus.set_timeout(TIMEOUT);
         let (job, host) = (job.to_owned(), host.to_owned());
-        Ok(Self { bus, job, host, orders, trouble, runtime })
+        Ok(Self {
+            bus,
+            job,
+            host,
+            orders,
+            trouble,
+            runtime,
+        })
     }
 
     /// Puts a batch into the stream. Once it returns the bus keeps it.
@@ -132,9 +139,9 @@ impl Publisher {
         match published {
             Ok(_) => Ok(()),
             Err(error) => Err(match error.kind() {
-                PublishErrorKind::MaxPayloadExceeded => {
-                    NotPublished::TooLarge { most_bytes: client.max_payload() }
-                }
+                PublishErrorKind::MaxPayloadExceeded => NotPublished::TooLarge {
+                    most_bytes: client.max_payload(),
+                },
                 PublishErrorKind::StreamNotFound => NotPublished::Away(
                     "it has no stream for batches: no collector was there yet".to_owned(),
                 ),

@@ -43,7 +43,10 @@ trait FailedTo<T> {
 
 impl<T, E: fmt::Display> FailedTo<T> for Result<T, E> {
     fn to(self, wanted: &'static str) -> Result<T, BusError> {
-        self.map_err(|error| BusError { wanted, reason: error.to_string() })
+        self.map_err(|error| BusError {
+            wanted,
+            reason: error.to_string(),
+        })
     }
 }
 
@@ -163,10 +166,19 @@ impl Session {
             duplicate_window: KNOWN_FOR,
             ..Config::default()
         };
-        let stream = bus.get_or_create_stream(config).await.to("make the stream")?;
+        let stream = bus
+            .get_or_create_stream(config)
+            .await
+            .to("make the stream")?;
         let collectors = bucket(&bus, names::COLLECTORS, ALIVE_FOR).await?;
         let jobs = bucket(&bus, names::JOBS, Duration::ZERO).await?;
-        Ok(Self { bus, stream, collectors, jobs, lost })
+        Ok(Self {
+            bus,
+            stream,
+            collectors,
+            jobs,
+            lost,
+        })
     }
 
     /// Waits until the connection is lost, and with it the session.
@@ -194,8 +206,14 @@ impl Session {
     /// [`BusError`].
     pub async fn alive(&self) -> Result<BTreeMap<String, Vec<u8>>, BusError> {
         let wanted = "look who is here";
-        let keys: Vec<String> =
-            self.collectors.keys().await.to(wanted)?.try_collect().await.to(wanted)?;
+        let keys: Vec<String> = self
+            .collectors
+            .keys()
+            .await
+            .to(wanted)?
+            .try_collect()
+            .await
+            .to(wanted)?;
         let mut alive = BTreeMap::new();
         for key in keys {
             // One may be forgotten between the two requests: it is not alive then.
@@ -214,10 +232,16 @@ impl Session {
     /// [`BusError`].
     pub async fn told(&self) -> Result<(Vec<NewestBatch>, Feed<NewestBatch>), BusError> {
         let subject = names::BATCHES;
-        feed(&self.stream, self.inbox(), subject, true, |message, position| {
-            let (job, _) = names::job_and_host(&message.subject)?;
-            Some(NewestBatch { job, position })
-        })
+        feed(
+            &self.stream,
+            self.inbox(),
+            subject,
+            true,
+            |message, position| {
+                let (job, _) = names::job_and_host(&message.subject)?;
+                Some(NewestBatch { job, position })
+            },
+        )
         .await
     }
 
@@ -235,7 +259,11 @@ impl Session {
             false,
             move |message, revision| {
                 let job = names::name(message.subject.strip_prefix(&prefix)?)?;
-                Some(KeeperNote { job, revision, text: message.payload.to_vec() })
+                Some(KeeperNote {
+                    job,
+                    revision,
+                    text: message.payload.to_vec(),
+                })
             },
         )
         .await
@@ -276,7 +304,10 @@ impl Session {
             .filter(names::batches_of(job))
             .await
             .to("delete the batches of a job")?;
-        self.jobs.purge(names::token(job)).await.to("delete what is noted of a job")
+        self.jobs
+            .purge(names::token(job))
+            .await
+            .to("delete what is noted of a job")
     }
 
     /// The messages of a job, from about `since_s` on, in seconds since 1970, from the first one on
@@ -295,7 +326,9 @@ impl Session {
             DeliverPolicy::All
         } else {
             let start_time = datetime::from_nanos(i128::from(since_s) * 1_000_000_000);
-            DeliverPolicy::ByStartTime { start_time: start_time.to(wanted)? }
+            DeliverPolicy::ByStartTime {
+                start_time: start_time.to(wanted)?,
+            }
         };
         let subject = names::batches_of(job);
         let consumer =
@@ -317,12 +350,7 @@ impl Session {
     ///
     /// # Errors
     /// [`BusError`].
-    pub async fn order(
-        &self,
-        job: &str,
-        host: &str,
-        text: Vec<u8>,
-    ) -> Result<(), BusError> {
+    pub async fn order(&self, job: &str, host: &str, text: Vec<u8>) -> Result<(), BusError> {
         self.bus
             .client()
             .publish(names::orders(job, host), text.into())
@@ -386,7 +414,9 @@ async fn feed<T: Send + 'static>(
     let mut messages: Ordered = consumer.messages().await.to(wanted)?;
     let mut there = Vec::new();
     while pending > 0 {
-        let message = tokio::time::timeout(TIMEOUT, messages.next()).await.to(wanted)?;
+        let message = tokio::time::timeout(TIMEOUT, messages.next())
+            .await
+            .to(wanted)?;
         let Some(message) = message else { break };
         let message = message.to(wanted)?;
         let info = message.info().to(wanted)?;
@@ -409,8 +439,12 @@ fn endless<T: Send + 'static>(
     feed: impl futures_util::Stream<Item = Result<T, BusError>> + Send + 'static,
 ) -> Feed<T> {
     let reason = "it has ended".to_owned();
-    let end = BusError { wanted: "read a stream", reason };
-    feed.chain(futures_util::stream::once(std::future::ready(Err(end)))).boxed()
+    let end = BusError {
+        wanted: "read a stream",
+        reason,
+    };
+    feed.chain(futures_util::stream::once(std::future::ready(Err(end))))
+        .boxed()
 }
 
 fn arrival(message: &Message) -> Result<StreamMessage, BusError> {
@@ -423,5 +457,10 @@ fn arrival(message: &Message) -> Result<StreamMessage, BusError> {
         message.payload.clone(),
     )
     .map(|(_, batch)| batch);
-    Ok(StreamMessage { position, pending, at_ns, batch })
+    Ok(StreamMessage {
+        position,
+        pending,
+        at_ns,
+        batch,
+    })
 }

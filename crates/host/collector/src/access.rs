@@ -37,7 +37,10 @@ pub struct Tokens {
 
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Tokens").field("known", &self.known.len()).finish()
+        formatter
+            .debug_struct("Tokens")
+            .field("known", &self.known.len())
+            .finish()
     }
 }
 
@@ -86,10 +89,19 @@ impl Tokens {
     /// # Errors
     /// Every variant of [`TokensError`].
     pub fn read(path: &Path) -> Result<Self, TokensError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| TokensError::Io { path: path.to_owned(), source })?;
-        let Ok(TokensFile { agent, viewer, admin }) = toml::from_str(&text) else {
-            return Err(TokensError::Content { path: path.to_owned() });
+        let text = fs::read_to_string(path).map_err(|source| TokensError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let Ok(TokensFile {
+            agent,
+            viewer,
+            admin,
+        }) = toml::from_str(&text)
+        else {
+            return Err(TokensError::Content {
+                path: path.to_owned(),
+            });
         };
         let written = [
             (Role::Agent, "agent", agent),
@@ -100,14 +112,19 @@ impl Tokens {
         for (role, name, token) in written {
             let Some(token) = token else { continue };
             if token.len() < SHORTEST_TOKEN {
-                return Err(TokensError::Short { path: path.to_owned(), role: name });
+                return Err(TokensError::Short {
+                    path: path.to_owned(),
+                    role: name,
+                });
             }
             known.push((role, digest(&token)));
         }
         // An empty list of tokens means that everybody may do everything: whoever writes a file of
         // them does not want that.
         if known.is_empty() {
-            return Err(TokensError::Content { path: path.to_owned() });
+            return Err(TokensError::Content {
+                path: path.to_owned(),
+            });
         }
         Ok(Self { known })
     }
@@ -124,7 +141,11 @@ impl Tokens {
         }
         let shown = digest(token?);
         // One token may stand for several roles.
-        let mut known = self.known.iter().filter(|(_, known)| *known == shown).peekable();
+        let mut known = self
+            .known
+            .iter()
+            .filter(|(_, known)| *known == shown)
+            .peekable();
         known.peek()?;
         Some(known.any(|(known, _)| known.covers(role)))
     }
@@ -153,8 +174,14 @@ mod tests {
         .unwrap();
         let roles = [Role::Agent, Role::Viewer, Role::Admin];
         let may = |token: &str| roles.map(|role| tokens.allow(Some(token), role));
-        assert_eq!(may("aaaaaaaaaaaaaaaa"), [Some(true), Some(false), Some(false)]);
-        assert_eq!(may("vvvvvvvvvvvvvvvv"), [Some(false), Some(true), Some(false)]);
+        assert_eq!(
+            may("aaaaaaaaaaaaaaaa"),
+            [Some(true), Some(false), Some(false)]
+        );
+        assert_eq!(
+            may("vvvvvvvvvvvvvvvv"),
+            [Some(false), Some(true), Some(false)]
+        );
         assert_eq!(may("mmmmmmmmmmmmmmmm"), [Some(true); 3]);
         assert_eq!(may("aaaaaaaaaaaaaaab"), [None; 3]);
         assert_eq!(tokens.allow(None, Role::Viewer), None);
@@ -163,9 +190,12 @@ mod tests {
 
     #[test]
     fn a_file_of_tokens_is_right_or_refused_and_never_shown() {
-        for text in
-            ["", "agent = 1", "root = \"aaaaaaaaaaaaaaaa\"", "agent = \"secret-but-open"]
-        {
+        for text in [
+            "",
+            "agent = 1",
+            "root = \"aaaaaaaaaaaaaaaa\"",
+            "agent = \"secret-but-open",
+        ] {
             let error = read(text).unwrap_err().to_string();
             assert!(
                 error.contains("viewer = \"TOKEN\"") && !error.contains("secret"),
@@ -173,7 +203,10 @@ mod tests {
             );
         }
         assert!(
-            read("agent = \"short\"").unwrap_err().to_string().contains("token of agent")
+            read("agent = \"short\"")
+                .unwrap_err()
+                .to_string()
+                .contains("token of agent")
         );
     }
 }

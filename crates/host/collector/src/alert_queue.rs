@@ -124,7 +124,14 @@ impl AlertQueue {
         }
         self.waiting.push_back(alert);
         let is_full = self.waiting.len() > MOST;
-        (true, if is_full { self.waiting.pop_front() } else { None })
+        (
+            true,
+            if is_full {
+                self.waiting.pop_front()
+            } else {
+                None
+            },
+        )
     }
 
     /// Notes that what was announced earlier goes on.
@@ -171,12 +178,7 @@ impl AlertQueue {
     }
 
     /// Takes what became of an alert that [`AlertQueue::next`] gave out.
-    pub(crate) fn settle(
-        &mut self,
-        alert: &Alert,
-        outcome: PostOutcome,
-        now: Now,
-    ) -> Settled {
+    pub(crate) fn settle(&mut self, alert: &Alert, outcome: PostOutcome, now: Now) -> Settled {
         let sent_s = alert.ended_s.unwrap_or(alert.begun_s);
         let is_old = now.seconds().saturating_sub(sent_s) > GIVE_UP_AFTER_S;
         let settled = match outcome {
@@ -190,7 +192,11 @@ impl AlertQueue {
                 self.retry_at = now.at + self.wait;
                 self.wait = (self.wait * 2).min(LAST_WAIT);
                 let is_first = !std::mem::replace(&mut self.is_refused, true);
-                if is_old { Settled::GivenUp } else { Settled::Waits { is_first } }
+                if is_old {
+                    Settled::GivenUp
+                } else {
+                    Settled::Waits { is_first }
+                }
             }
         };
         // The oldest may have been dropped meanwhile.
@@ -210,8 +216,16 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn alert(id: &str, begun_s: u64, ended_s: Option<u64>) -> Alert {
-        let incident = Incident { id: id.to_owned(), ..incident(ended_s.is_none()) };
-        Alert { job: "job".to_owned(), incident, begun_s, ended_s }
+        let incident = Incident {
+            id: id.to_owned(),
+            ..incident(ended_s.is_none())
+        };
+        Alert {
+            job: "job".to_owned(),
+            incident,
+            begun_s,
+            ended_s,
+        }
     }
 
     /// What is sent in so many seconds, second by second: an incident as `id` where it begins and
@@ -256,8 +270,9 @@ mod tests {
         queue.push(alert("b", begin.seconds(), None));
         // The receiver takes nothing for half an hour; the waits between tries grow to a minute.
         let later = sent(&mut queue, begin, 60..1860, |_| PostOutcome::Later);
-        let repeated =
-            later.iter().filter_map(|one| one.strip_prefix("[a] ")?.parse::<u64>().ok());
+        let repeated = later
+            .iter()
+            .filter_map(|one| one.strip_prefix("[a] ")?.parse::<u64>().ok());
         assert!(repeated.eq((60..1860).step_by(60)), "{later:?}");
         let tried = later.iter().filter(|one| one.starts_with('b')).count();
         assert_eq!(tried, 35, "{later:?}");
@@ -283,7 +298,10 @@ mod tests {
         assert!(sent(&mut queue, begin, 121..4000, |_| PostOutcome::Taken).is_empty());
         let mut queue = AlertQueue::new(VecDeque::new(), false, begin);
         queue.push(alert("a", 0, None));
-        assert_eq!(sent(&mut queue, begin, 0..4000, |_| PostOutcome::Taken), ["a 0"]);
+        assert_eq!(
+            sent(&mut queue, begin, 0..4000, |_| PostOutcome::Taken),
+            ["a 0"]
+        );
     }
 
     #[test]
@@ -295,13 +313,18 @@ mod tests {
         }
         sent(&mut queue, begin, 0..24 * 3600 + 1, |_| PostOutcome::Later);
         assert_eq!(queue.waiting().len(), 2, "a day is not over");
-        sent(&mut queue, begin, 24 * 3600 + 1..24 * 3600 + 200, |_| PostOutcome::Later);
+        sent(&mut queue, begin, 24 * 3600 + 1..24 * 3600 + 200, |_| {
+            PostOutcome::Later
+        });
         assert_eq!(queue.waiting().len(), 0);
         queue.push(alert("c", begin.seconds(), None));
         let late = begin + SECOND * 100_000;
         assert!(matches!(queue.next(late), Some(Delivery::Next(_))));
-        let settled =
-            queue.settle(&alert("c", begin.seconds(), None), PostOutcome::Refused, late);
+        let settled = queue.settle(
+            &alert("c", begin.seconds(), None),
+            PostOutcome::Refused,
+            late,
+        );
         assert_eq!((settled, queue.waiting().len()), (Settled::Dropped, 0));
     }
 

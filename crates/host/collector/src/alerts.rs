@@ -19,7 +19,9 @@ pub(crate) const ANNOUNCED: &str = "announced.json";
 
 /// How long an incident that came back so often must stay away to be over.
 fn over_after(returns: u32) -> Duration {
-    OVER_AFTER.saturating_mul(1 << returns.min(16)).min(OVER_AFTER_AT_MOST)
+    OVER_AFTER
+        .saturating_mul(1 << returns.min(16))
+        .min(OVER_AFTER_AT_MOST)
 }
 
 /// What was announced of the incidents of one job.
@@ -56,7 +58,11 @@ impl JobAlerts {
         let announced = announced
             .and_then(|bytes| serde_json::from_slice(bytes).ok())
             .unwrap_or_default();
-        Self { job: job.to_owned(), announced, quiet_since: BTreeMap::new() }
+        Self {
+            job: job.to_owned(),
+            announced,
+            quiet_since: BTreeMap::new(),
+        }
     }
 
     /// What was announced and is not over.
@@ -98,7 +104,9 @@ impl JobAlerts {
                 let returns = returns.entry(incident.id.clone());
                 returns.and_modify(|returns| *returns += 1).or_insert(0);
                 going_on.insert(incident.id.clone(), (begun_s, incident.clone()));
-                found.alerts.push(self.alert(incident.clone(), begun_s, None));
+                found
+                    .alerts
+                    .push(self.alert(incident.clone(), begun_s, None));
                 changed = true;
             }
         }
@@ -106,9 +114,7 @@ impl JobAlerts {
             .announced
             .going_on
             .keys()
-            .filter(|id| {
-                has_ended || !incidents.iter().any(|it| it.id == **id && it.open)
-            })
+            .filter(|id| has_ended || !incidents.iter().any(|it| it.id == **id && it.open))
             .cloned()
             .collect();
         for id in quiet {
@@ -117,11 +123,18 @@ impl JobAlerts {
             if has_ended || now.since(since) >= over_after(returns) {
                 self.quiet_since.remove(&id);
                 let ended = self.announced.going_on.remove(&id);
-                let Some((begun_s, last)) = ended else { continue };
+                let Some((begun_s, last)) = ended else {
+                    continue;
+                };
                 // It may have become part of another; then what was announced is all there is.
-                let incident =
-                    incidents.iter().find(|it| it.id == id).cloned().unwrap_or(last);
-                found.alerts.push(self.alert(incident, begun_s, Some(now.seconds())));
+                let incident = incidents
+                    .iter()
+                    .find(|it| it.id == id)
+                    .cloned()
+                    .unwrap_or(last);
+                found
+                    .alerts
+                    .push(self.alert(incident, begun_s, Some(now.seconds())));
                 changed = true;
             }
         }
@@ -132,7 +145,12 @@ impl JobAlerts {
     }
 
     fn alert(&self, incident: Incident, begun_s: u64, ended_s: Option<u64>) -> Alert {
-        Alert { job: self.job.clone(), incident, begun_s, ended_s }
+        Alert {
+            job: self.job.clone(),
+            incident,
+            begun_s,
+            ended_s,
+        }
     }
 }
 
@@ -142,8 +160,8 @@ pub(crate) use tests::incident;
 #[cfg(test)]
 mod tests {
     use model::{
-        CollectiveIssue, CollectiveOp, Event, IncidentKind, Input, Mark, Pace, RankNs,
-        Ranks, Source, Subject,
+        CollectiveIssue, CollectiveOp, Event, IncidentKind, Input, Mark, Pace, RankNs, Ranks,
+        Source, Subject,
     };
 
     use super::*;
@@ -224,7 +242,11 @@ mod tests {
         let mut alerts = JobAlerts::new("job", None);
         let mut job = verdict::Job::new("job", Source::Run, verdict::Settings::default());
         let members = (0..4).collect();
-        job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        job.take(Input::Group {
+            group: 1,
+            name: "default".to_owned(),
+            members,
+        });
         let ns = |second: u64| RankNs(second * 1_000_000_000);
         let (begin, mut told) = (Now::read(), Vec::new());
         for second in 0..200 {
@@ -239,7 +261,12 @@ mod tests {
             for (rank, number) in ranks {
                 let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number);
                 let (at, event) = (ns(second), Event::CollectiveIssue(sum));
-                let mark = Mark { at, step: 40, on_loop_thread: true, event };
+                let mark = Mark {
+                    at,
+                    step: 40,
+                    on_loop_thread: true,
+                    event,
+                };
                 job.take(Input::Mark { rank, mark });
             }
             if (12..14).contains(&second) || (20..60).contains(&second) {
@@ -250,7 +277,11 @@ mod tests {
             let now = begin + Duration::from_secs(second);
             let found = alerts.look(&incidents, false, false, now);
             told.extend(found.alerts.into_iter().map(|alert| {
-                let event = if alert.ended_s.is_some() { "ended" } else { "opened" };
+                let event = if alert.ended_s.is_some() {
+                    "ended"
+                } else {
+                    "opened"
+                };
                 (alert.incident.id, alert.incident.subject.ranks, event)
             }));
         }
@@ -260,9 +291,14 @@ mod tests {
     #[test]
     fn another_hang_soon_after_the_last_is_announced_and_each_has_its_end() {
         let told = told_of_two_hangs();
-        let named: Vec<_> =
-            told.iter().map(|(_, ranks, event)| (ranks[0], *event)).collect();
-        assert_eq!(named, [(1, "opened"), (2, "opened"), (1, "ended"), (2, "ended")]);
+        let named: Vec<_> = told
+            .iter()
+            .map(|(_, ranks, event)| (ranks[0], *event))
+            .collect();
+        assert_eq!(
+            named,
+            [(1, "opened"), (2, "opened"), (1, "ended"), (2, "ended")]
+        );
         assert_eq!((&told[0].0, &told[1].0), (&told[2].0, &told[3].0));
         assert_ne!(told[0].0, told[1].0);
     }

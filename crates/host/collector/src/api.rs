@@ -97,8 +97,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
             drop(spawn_blocking(move || inner.forget_surplus()).await);
         }
     });
-    let (certificate, router) =
-        (shared.inner.options.certificate.clone(), router(&shared));
+    let (certificate, router) = (shared.inner.options.certificate.clone(), router(&shared));
     let served = async {
         match certificate {
             Some(certificate) => {
@@ -128,7 +127,10 @@ fn router(shared: &Arc<ApiState>) -> Router {
         .route("/api/v1/jobs/{job}/events", get(events))
         .route("/api/v1/jobs/{job}/incidents/{incident}/trace", get(trace))
         .route("/api/v1/incidents", get(incidents))
-        .route("/api/v1/openapi.json", get(async || typed("application/json", OPENAPI)))
+        .route(
+            "/api/v1/openapi.json",
+            get(async || typed("application/json", OPENAPI)),
+        )
         .route("/api/v1/silences", get(silences))
         .route("/metrics", get(metrics));
     let admins = Router::new()
@@ -140,9 +142,7 @@ fn router(shared: &Arc<ApiState>) -> Router {
         .merge(for_role(shared, admins, Role::Admin))
         .merge(for_role(shared, viewers, Role::Viewer))
         .route("/healthz", get(async || "ok\n"))
-        .fallback(async || {
-            refuse(StatusCode::NOT_FOUND, "there is nothing at this address")
-        })
+        .fallback(async || refuse(StatusCode::NOT_FOUND, "there is nothing at this address"))
         .layer(from_fn(harden))
         .with_state(Arc::clone(shared))
 }
@@ -208,7 +208,10 @@ async fn lead(
         Some(Owner::Other(keeper)) => (keeper, true),
         Some(Owner::Absent(keeper)) => (keeper, false),
     };
-    let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("", |path| path.as_str());
     let address = HeaderValue::from_str(&format!("{keeper}{path}")).ok();
     if let Some(address) = address.filter(|_| is_alive) {
         let location = [(header::LOCATION, address)];
@@ -225,26 +228,35 @@ fn token(headers: &HeaderMap, role: Role) -> Option<String> {
     if let Some(token) = shown.strip_prefix("Bearer ") {
         return Some(token.to_owned());
     }
-    let pair = shown.strip_prefix("Basic ").filter(|_| role == Role::Viewer)?;
+    let pair = shown
+        .strip_prefix("Basic ")
+        .filter(|_| role == Role::Viewer)?;
     let pair = String::from_utf8(BASE64_STANDARD.decode(pair).ok()?).ok()?;
     Some(pair.split_once(':')?.1.to_owned())
 }
 
 fn is_local(headers: &HeaderMap) -> bool {
-    let host =
-        headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or("");
     // Only a number behind the last colon is a port: IPv6 addresses have colons too.
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
         _ => host,
     };
     ["localhost", "[::1]"].contains(&name)
-        || name.parse().is_ok_and(|ip: std::net::Ipv4Addr| ip.is_loopback())
+        || name
+            .parse()
+            .is_ok_and(|ip: std::net::Ipv4Addr| ip.is_loopback())
 }
 
 /// Whether a browser asks for a page that we did not serve. Programs say nothing of pages.
 fn is_of_another_page(headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
+    let host = headers
+        .get(header::HOST)
+        .map(HeaderValue::as_bytes)
+        .unwrap_or_default();
     let is_other_site = headers
         .get(SITE)
         .is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"));
@@ -262,13 +274,13 @@ async fn harden(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let status = response.status();
     let json = HeaderValue::from_static("application/json");
-    if status.is_client_error()
-        && response.headers().get(header::CONTENT_TYPE) != Some(&json)
-    {
+    if status.is_client_error() && response.headers().get(header::CONTENT_TYPE) != Some(&json) {
         // The framework's refusal: an address that is no text or no number, another method.
         let allowed = response.headers_mut().remove(header::ALLOW);
         response = refuse(status, status.canonical_reason().unwrap_or("refused"));
-        response.headers_mut().extend(allowed.map(|allowed| (header::ALLOW, allowed)));
+        response
+            .headers_mut()
+            .extend(allowed.map(|allowed| (header::ALLOW, allowed)));
     }
     let headers = response.headers_mut();
     let always = [
@@ -284,12 +296,18 @@ async fn harden(request: Request, next: Next) -> Response {
     let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                   connect-src 'self'; base-uri 'none'; form-action 'none'; \
                   frame-ancestors 'none'";
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(policy),
+    );
     response
 }
 
 pub(crate) fn refuse(status: StatusCode, reason: &str) -> Response {
-    let refusal = Refusal { error: reason.to_owned(), next: None };
+    let refusal = Refusal {
+        error: reason.to_owned(),
+        next: None,
+    };
     (status, axum::Json(refusal)).into_response()
 }
 
@@ -314,7 +332,12 @@ pub(crate) fn later(status: StatusCode, reason: &str) -> Response {
 }
 
 async fn jobs(State(shared): App) -> Response {
-    let mut jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
+    let mut jobs: Vec<_> = shared
+        .inner
+        .all()
+        .iter()
+        .map(|held| held.summary())
+        .collect();
     if let Some(ownership) = &shared.inner.ownership {
         jobs = ownership.all(jobs);
     }
@@ -333,19 +356,26 @@ async fn incidents(
     let found = spawn_blocking(move || inner.catalogue.as_ref()?.incidents(&wanted).ok());
     match found.await {
         Ok(Some(found)) => axum::Json(found).into_response(),
-        _ => later(StatusCode::SERVICE_UNAVAILABLE, "the catalogue cannot be read"),
+        _ => later(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the catalogue cannot be read",
+        ),
     }
 }
 
 async fn verdict(State(shared): App, Path(job): Path<String>) -> Response {
-    let Some(held) = shared.inner.held(&job) else { return no_job() };
+    let Some(held) = shared.inner.held(&job) else {
+        return no_job();
+    };
     let known = held.verdict();
     if !known.is_empty() {
         return typed("application/json", known.to_string());
     }
     // Of a job that runs again it is about an earlier end.
     let written = spawn_blocking(move || {
-        (!held.runs()).then(|| shared.inner.written(&held.id, VERDICT)).flatten()
+        (!held.runs())
+            .then(|| shared.inner.written(&held.id, VERDICT))
+            .flatten()
     });
     match written.await {
         Ok(Some(verdict)) => typed("application/json", verdict),
@@ -370,15 +400,23 @@ async fn live(state: App, job: Path<String>, headers: HeaderMap) -> Response {
 /// The page of an incident.
 async fn incident(state: App, Path((job, id)): Path<(String, String)>) -> Response {
     let page = state.inner.pages.incident;
-    of_incident(state, &job, move |_, verdict| Some(html(page(verdict, &id)?))).await
+    of_incident(state, &job, move |_, verdict| {
+        Some(html(page(verdict, &id)?))
+    })
+    .await
 }
 
 /// The trace of the steps around an incident.
 async fn trace(state: App, Path((job, id)): Path<(String, String)>) -> Response {
     let shared = Arc::clone(&state.0);
-    let Ok(_place) = shared.traces.acquire().await else { return being_read() };
-    let name =
-        format!("attachment; filename=\"{}-{}.json\"", file_name(&job), file_name(&id));
+    let Ok(_place) = shared.traces.acquire().await else {
+        return being_read();
+    };
+    let name = format!(
+        "attachment; filename=\"{}-{}.json\"",
+        file_name(&job),
+        file_name(&id)
+    );
     of_incident(state, &job, move |inner, verdict| {
         Some(match incident_trace::trace(inner, verdict, &id)? {
             Ok(trace) => {
@@ -402,7 +440,9 @@ async fn of_incident(
     job: &str,
     answer: impl FnOnce(&Inner, &Verdict) -> Option<Response> + Send + 'static,
 ) -> Response {
-    let Some(held) = shared.inner.held(job) else { return no_job() };
+    let Some(held) = shared.inner.held(job) else {
+        return no_job();
+    };
     let answered = spawn_blocking(move || {
         let known = held.verdict();
         let verdict: Verdict = if known.is_empty() {
@@ -428,7 +468,9 @@ async fn show(
     page: fn(&verdict::Job) -> String,
     written: &'static str,
 ) -> Response {
-    let Some(held) = shared.inner.held(&job) else { return no_job() };
+    let Some(held) = shared.inner.held(&job) else {
+        return no_job();
+    };
     if let Some(page) = kept(&held).page(&held, page).await {
         let mut response = if takes(headers, header::ACCEPT_ENCODING, "gzip") {
             let gzip = HeaderValue::from_static("gzip");
@@ -451,12 +493,16 @@ fn html(page: impl IntoResponse) -> Response {
 }
 
 async fn events(State(shared): App, Path(job): Path<String>) -> Response {
-    let Some(held) = shared.inner.held(&job) else { return no_job() };
+    let Some(held) = shared.inner.held(&job) else {
+        return no_job();
+    };
     let changes = held.changes().map(|summary| {
         let data = serde_json::to_string(&summary).unwrap_or_default();
         Ok::<_, Infallible>(Event::default().event("verdict").data(data))
     });
-    Sse::new(changes).keep_alive(KeepAlive::default()).into_response()
+    Sse::new(changes)
+        .keep_alive(KeepAlive::default())
+        .into_response()
 }
 
 async fn delete_job(State(shared): App, Path(job): Path<String>) -> Response {
@@ -467,7 +513,10 @@ async fn delete_job(State(shared): App, Path(job): Path<String>) -> Response {
     match spawn_blocking(move || inner.delete(&job)).await {
         Ok(Some(Ok(()))) => StatusCode::NO_CONTENT.into_response(),
         Ok(None) => refuse(StatusCode::CONFLICT, "the job has not ended"),
-        _ => refuse(StatusCode::INTERNAL_SERVER_ERROR, "the job cannot be deleted"),
+        _ => refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the job cannot be deleted",
+        ),
     }
 }
 
@@ -477,11 +526,7 @@ async fn silences(State(shared): App) -> Response {
     axum::Json(answer).into_response()
 }
 
-async fn add_silence(
-    State(shared): App,
-    headers: HeaderMap,
-    body: axum::body::Bytes,
-) -> Response {
+async fn add_silence(State(shared): App, headers: HeaderMap, body: axum::body::Bytes) -> Response {
     // What a page can send elsewhere unasked is of other kinds.
     let kind = headers
         .get(header::CONTENT_TYPE)
@@ -493,8 +538,7 @@ async fn add_silence(
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
     }
     let Ok(silence) = serde_json::from_slice::<Silence>(&body) else {
-        let reason =
-            "a silence is {\"job\": NAME or null, \"until_s\": SECONDS since 1970}";
+        let reason = "a silence is {\"job\": NAME or null, \"until_s\": SECONDS since 1970}";
         return refuse(StatusCode::BAD_REQUEST, reason);
     };
     let now_s = seconds_now();
@@ -505,15 +549,19 @@ async fn add_silence(
         return refuse(StatusCode::BAD_REQUEST, NAMES);
     }
     if silence.reason.len() > LONGEST_REASON_BYTES {
-        return refuse(StatusCode::BAD_REQUEST, "the reason is longer than 1024 bytes");
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "the reason is longer than 1024 bytes",
+        );
     }
     let inner = Arc::clone(&shared.inner);
     match spawn_blocking(move || inner.silences.add(silence, now_s)).await {
         Ok(Ok(Some(silence))) => axum::Json(silence).into_response(),
-        Ok(Ok(None)) => {
-            later(StatusCode::TOO_MANY_REQUESTS, "there are too many silences")
-        }
-        _ => later(StatusCode::INSUFFICIENT_STORAGE, "the silence cannot be written"),
+        Ok(Ok(None)) => later(StatusCode::TOO_MANY_REQUESTS, "there are too many silences"),
+        _ => later(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "the silence cannot be written",
+        ),
     }
 }
 
@@ -522,7 +570,10 @@ async fn end_silence(State(shared): App, Path(silence): Path<u64>) -> Response {
     match spawn_blocking(move || inner.silences.end(silence)).await {
         Ok(Ok(true)) => StatusCode::NO_CONTENT.into_response(),
         Ok(Ok(false)) => refuse(StatusCode::NOT_FOUND, "there is no such silence"),
-        _ => later(StatusCode::INSUFFICIENT_STORAGE, "the silences cannot be written"),
+        _ => later(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "the silences cannot be written",
+        ),
     }
 }
 
@@ -535,10 +586,10 @@ fn takes(headers: &HeaderMap, what: header::HeaderName, name: &str) -> bool {
         .flat_map(|said| said.split(','))
         .any(|one| {
             let mut parts = one.split(';').map(str::trim);
-            let is_named =
-                parts.next().is_some_and(|said| said.eq_ignore_ascii_case(name));
-            let weight =
-                parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+            let is_named = parts
+                .next()
+                .is_some_and(|said| said.eq_ignore_ascii_case(name));
+            let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
             is_named && weight.is_none_or(|weight| weight > 0.0)
         })
 }
@@ -553,13 +604,15 @@ async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
         .map(|held| held.summary())
         .collect();
     match shared.inner.metrics.text(&jobs) {
-        Ok(text) if takes(&headers, header::ACCEPT, "application/openmetrics-text") => {
-            typed("application/openmetrics-text; version=1.0.0; charset=utf-8", text)
-        }
+        Ok(text) if takes(&headers, header::ACCEPT, "application/openmetrics-text") => typed(
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            text,
+        ),
         Ok(text) => typed("text/plain; version=0.0.4; charset=utf-8", classic(&text)),
-        Err(_) => {
-            refuse(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written")
-        }
+        Err(_) => refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the metrics cannot be written",
+        ),
     }
 }
 
@@ -580,8 +633,7 @@ mod tests {
         for said in ["", "br", "gzip;q=0", "gzip; q=0.000, br", "x-gzip"] {
             assert!(!takes(said, "gzip"), "{said}");
         }
-        let prometheus =
-            "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;q=0.5";
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;q=0.5";
         assert!(takes(prometheus, "application/openmetrics-text"));
     }
 }

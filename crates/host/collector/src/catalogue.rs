@@ -78,9 +78,8 @@ impl Catalogue {
     pub(crate) fn open(data: &Path) -> rusqlite::Result<Self> {
         let path = data.join(FILE);
         let connection = whole(&path).or_else(|_| {
-            remove(&path).map_err(|error| {
-                rusqlite::Error::ToSqlConversionFailure(Box::new(error))
-            })?;
+            remove(&path)
+                .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             whole(&path)
         })?;
         Ok(Self(Mutex::new(connection)))
@@ -92,14 +91,11 @@ impl Catalogue {
     }
 
     /// All jobs, and the bytes of the batches of those that have ended.
-    pub(crate) fn jobs(
-        &self,
-    ) -> rusqlite::Result<BTreeMap<String, (ListedJob, Option<u64>)>> {
+    pub(crate) fn jobs(&self) -> rusqlite::Result<BTreeMap<String, (ListedJob, Option<u64>)>> {
         let connection = self.connection();
         let mut query = connection.prepare("SELECT summary, batches_bytes FROM jobs")?;
         let rows = query.query_map((), |row| {
-            let summary: Option<ListedJob> =
-                serde_json::from_str(&row.get::<_, String>(0)?).ok();
+            let summary: Option<ListedJob> = serde_json::from_str(&row.get::<_, String>(0)?).ok();
             Ok(summary.zip(Some(row.get::<_, Option<i64>>(1)?)))
         })?;
         let mut jobs = BTreeMap::new();
@@ -129,13 +125,15 @@ impl Catalogue {
         let row = params![job.id, bytes, last_seen_s, summary];
         change.execute("INSERT INTO jobs VALUES (?1, ?2, ?3, ?4)", row)?;
         {
-            let mut row =
-                change.prepare("INSERT INTO incidents VALUES (?1, ?2, ?3, ?4, ?5)")?;
-            let mut rank =
-                change.prepare("INSERT OR IGNORE INTO ranks VALUES (?1, ?2, ?3)")?;
-            let mut host =
-                change.prepare("INSERT OR IGNORE INTO hosts VALUES (?1, ?2, ?3)")?;
-            for Dated { what: incident, begun_s, ended_s } in incidents {
+            let mut row = change.prepare("INSERT INTO incidents VALUES (?1, ?2, ?3, ?4, ?5)")?;
+            let mut rank = change.prepare("INSERT OR IGNORE INTO ranks VALUES (?1, ?2, ?3)")?;
+            let mut host = change.prepare("INSERT OR IGNORE INTO hosts VALUES (?1, ?2, ?3)")?;
+            for Dated {
+                what: incident,
+                begun_s,
+                ended_s,
+            } in incidents
+            {
                 let document = to_json(incident)?;
                 row.execute(params![job.id, incident.id, begun_s, ended_s, document])?;
                 for named in &incident.subject.ranks {
@@ -158,20 +156,15 @@ impl Catalogue {
     }
 
     /// When an incident began, in seconds since 1970, if it is known.
-    pub(crate) fn begun_s(
-        &self,
-        job: &str,
-        incident: &str,
-    ) -> rusqlite::Result<Option<f64>> {
+    pub(crate) fn begun_s(&self, job: &str, incident: &str) -> rusqlite::Result<Option<f64>> {
         let begun = "SELECT begun_s FROM incidents WHERE job = ?1 AND incident = ?2";
-        self.connection().query_row(begun, [job, incident], |row| row.get(0)).optional()
+        self.connection()
+            .query_row(begun, [job, incident], |row| row.get(0))
+            .optional()
     }
 
     /// The newest incidents that are wanted.
-    pub(crate) fn incidents(
-        &self,
-        wanted: &IncidentQuery,
-    ) -> rusqlite::Result<IncidentPage> {
+    pub(crate) fn incidents(&self, wanted: &IncidentQuery) -> rusqlite::Result<IncidentPage> {
         let connection = self.connection();
         let mut query = connection.prepare(
             "SELECT job, begun_s, ended_s, document
@@ -183,7 +176,13 @@ impl Catalogue {
                AND (?6 IS NULL OR begun_s < ?6)
              ORDER BY begun_s DESC, job, incident LIMIT ?5",
         )?;
-        let IncidentQuery { since, before, job, rank, host } = wanted;
+        let IncidentQuery {
+            since,
+            before,
+            job,
+            rank,
+            host,
+        } = wanted;
         let rows = query.query_map(
             params![since, job, rank, host, AT_ONCE + 1, before],
             |row| {
@@ -197,7 +196,12 @@ impl Catalogue {
         for row in rows {
             if let Some((job, begun_s, ended_s, incident)) = row? {
                 let (job, begun_s, ended_s) = (job?, begun_s?, ended_s?);
-                incidents.push(Listed { job, begun_s, ended_s, incident });
+                incidents.push(Listed {
+                    job,
+                    begun_s,
+                    ended_s,
+                    incident,
+                });
             }
         }
         // One more was asked for than is told: it says whether there are more.
@@ -207,7 +211,11 @@ impl Catalogue {
             let older = incidents.iter().rposition(|one| one.begun_s > next.begun_s);
             incidents.truncate(older.map_or(incidents.len(), |last| last + 1));
         }
-        Ok(IncidentPage { schema: "laggard.incidents/1", incidents, more })
+        Ok(IncidentPage {
+            schema: "laggard.incidents/1",
+            incidents,
+            more,
+        })
     }
 }
 
@@ -228,15 +236,13 @@ fn whole(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     // It may be lost: no disk is waited for.
     connection.pragma_update(None, "synchronous", "OFF")?;
-    let layout: i64 =
-        connection.query_row("PRAGMA user_version", (), |row| row.get(0))?;
+    let layout: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0))?;
     let has_tables = connection
         .query_row("SELECT 1 FROM sqlite_schema LIMIT 1", (), |_| Ok(()))
         .optional()?
         .is_some();
     if has_tables {
-        let said: String =
-            connection.query_row("PRAGMA quick_check(1)", (), |row| row.get(0))?;
+        let said: String = connection.query_row("PRAGMA quick_check(1)", (), |row| row.get(0))?;
         if said != "ok" || layout != LAYOUT {
             return Err(rusqlite::Error::InvalidQuery);
         }

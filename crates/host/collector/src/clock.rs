@@ -17,7 +17,10 @@ impl Now {
     /// Reads the clocks.
     pub(crate) fn read() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        Self { at: Instant::now(), since_1970: since_1970.unwrap_or_default() }
+        Self {
+            at: Instant::now(),
+            since_1970: since_1970.unwrap_or_default(),
+        }
     }
 
     /// Seconds since 1970.
@@ -53,7 +56,10 @@ impl std::ops::Add<Duration> for Now {
 
     /// What both clocks show later.
     fn add(self, later: Duration) -> Self {
-        Self { at: self.at + later, since_1970: self.since_1970 + later }
+        Self {
+            at: self.at + later,
+            since_1970: self.since_1970 + later,
+        }
     }
 }
 
@@ -61,6 +67,9 @@ impl std::ops::Add<Duration> for Now {
 impl Now {
     /// The same moment after the time of day was set forward.
     pub(crate) fn set_forward(self, by: Duration) -> Self {
-        Self { since_1970: self.since_1970 + by, ..self }
+        Self {
+            since_1970: self.since_1970 + by,
+            ..self
+        }
     }
 }

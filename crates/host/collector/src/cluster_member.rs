@@ -54,19 +54,18 @@ pub(crate) async fn take_part(inner: Arc<Inner>) {
     let mut is_away = false;
     loop {
         let (tell, failed) = mpsc::channel(1);
-        let error =
-            match Box::pin(BusMember::join(&inner, ownership, address, tell)).await {
-                Ok(mut member) => {
-                    info!(%address, "takes part");
-                    if std::mem::take(&mut is_away) {
-                        inner.tell(&format!("the bus at {address} answers again"));
-                    }
-                    let Err(error) = member.serve(failed).await;
-                    member.stop().await;
-                    error
+        let error = match Box::pin(BusMember::join(&inner, ownership, address, tell)).await {
+            Ok(mut member) => {
+                info!(%address, "takes part");
+                if std::mem::take(&mut is_away) {
+                    inner.tell(&format!("the bus at {address} answers again"));
                 }
-                Err(error) => error.to_string(),
-            };
+                let Err(error) = member.serve(failed).await;
+                member.stop().await;
+                error
+            }
+            Err(error) => error.to_string(),
+        };
         if !std::mem::replace(&mut is_away, true) {
             inner.tell(&format!("the bus at {address}: {error}; it is tried again"));
         }
@@ -186,10 +185,21 @@ impl<'a> BusMember<'a> {
     }
 
     /// Takes what somebody has noted of a job, perhaps we ourselves.
-    async fn noted(&mut self, KeeperNote { job, revision, text }: KeeperNote) {
+    async fn noted(
+        &mut self,
+        KeeperNote {
+            job,
+            revision,
+            text,
+        }: KeeperNote,
+    ) {
         if text.is_empty() {
             // One of its name may be there again.
-            if self.revisions.get(&job).is_none_or(|known| *known < revision) {
+            if self
+                .revisions
+                .get(&job)
+                .is_none_or(|known| *known < revision)
+            {
                 self.revisions.remove(&job);
                 self.forgotten(&job).await;
                 self.let_go(&job).await;
@@ -198,7 +208,9 @@ impl<'a> BusMember<'a> {
             }
             return;
         }
-        let Ok(note) = serde_json::from_slice::<JobNote>(&text) else { return };
+        let Ok(note) = serde_json::from_slice::<JobNote>(&text) else {
+            return;
+        };
         let is_ours = note.keeper == self.ownership.url();
         self.know(&job, revision, note);
         if is_ours {
@@ -234,14 +246,26 @@ impl<'a> BusMember<'a> {
         let known = self.revisions.entry(job.to_owned()).or_default();
         if revision > *known {
             *known = revision;
-            self.ownership.view().notes.insert(job.to_owned(), (revision, note));
+            self.ownership
+                .view()
+                .notes
+                .insert(job.to_owned(), (revision, note));
         }
     }
 
     async fn look(&mut self, now: Now) -> Result<(), BusError> {
-        if self.announced_at.is_none_or(|at| now.since(at) >= ANNOUNCE_EVERY) {
-            let has_room: &[u8] = if self.inner.is_full() { b"false" } else { b"true" };
-            self.session.announce(self.ownership.url(), has_room.to_vec()).await?;
+        if self
+            .announced_at
+            .is_none_or(|at| now.since(at) >= ANNOUNCE_EVERY)
+        {
+            let has_room: &[u8] = if self.inner.is_full() {
+                b"false"
+            } else {
+                b"true"
+            };
+            self.session
+                .announce(self.ownership.url(), has_room.to_vec())
+                .await?;
             self.look_who_is_here().await?;
             self.announced_at = Some(now.at);
         }
@@ -260,7 +284,10 @@ impl<'a> BusMember<'a> {
             .map(|held| held.id.clone())
             .collect();
         let free = self.ownership.view().free(&self.told, &have);
-        if free.iter().any(|job| self.ownership.view().notes.contains_key(job)) {
+        if free
+            .iter()
+            .any(|job| self.ownership.view().notes.contains_key(job))
+        {
             // Who keeps one of them may have come since.
             self.look_who_is_here().await?;
         }
@@ -288,8 +315,10 @@ impl<'a> BusMember<'a> {
 
     async fn look_who_is_here(&mut self) -> Result<(), BusError> {
         let alive = self.session.alive().await?;
-        self.ownership.view().alive =
-            alive.into_iter().map(|(url, has_room)| (url, has_room == b"true")).collect();
+        self.ownership.view().alive = alive
+            .into_iter()
+            .map(|(url, has_room)| (url, has_room == b"true"))
+            .collect();
         Ok(())
     }
 
@@ -306,14 +335,19 @@ impl<'a> BusMember<'a> {
         if !self.note(job, revision, ours, now).await? {
             return Ok(());
         }
-        if let Some(JobNote { keeper, announced, .. }) = before {
-            self.inner.say(job, &format_args!("taken over from {keeper}"));
+        if let Some(JobNote {
+            keeper, announced, ..
+        }) = before
+        {
+            self.inner
+                .say(job, &format_args!("taken over from {keeper}"));
             let folder = self.inner.options.data.join(store::file_name(job));
             if let Some(announced) = announced.map(|announced| announced.to_string()) {
                 // Not written: it is told once more.
-                drop(std::fs::create_dir_all(&folder).and_then(|()| {
-                    write_whole(&folder.join(ANNOUNCED), announced.as_bytes())
-                }));
+                drop(
+                    std::fs::create_dir_all(&folder)
+                        .and_then(|()| write_whole(&folder.join(ANNOUNCED), announced.as_bytes())),
+                );
             }
         }
         Ok(())
@@ -351,7 +385,14 @@ impl<'a> BusMember<'a> {
                         drop(failed.try_send(error));
                     }
                 });
-                self.kept.insert(job.to_owned(), ReadJob { task, stop, position });
+                self.kept.insert(
+                    job.to_owned(),
+                    ReadJob {
+                        task,
+                        stop,
+                        position,
+                    },
+                );
             }
             return Ok(());
         };
@@ -365,7 +406,11 @@ impl<'a> BusMember<'a> {
         let since = self.noted_at.get(job).map(|at| now.since(*at));
         let known = note.job.as_ref().map(|job| (job.version, job.state));
         let is_new = known != Some((summary.version, summary.state));
-        let every = if is_new { NOTE_EVERY } else { NOTE_AT_LEAST_EVERY };
+        let every = if is_new {
+            NOTE_EVERY
+        } else {
+            NOTE_AT_LEAST_EVERY
+        };
         if has_ended || since.is_none_or(|since| since >= every) {
             let folder = self.inner.options.data.join(store::file_name(job));
             let announced = std::fs::read(folder.join(ANNOUNCED)).ok();

@@ -135,13 +135,12 @@ impl Collector {
     ///
     /// # Errors
     /// [`OpenError::Data`], [`OpenError::Shared`] and [`OpenError::History`].
-    pub fn open(
-        options: Options,
-        pages: Pages,
-        log: fn(&str),
-    ) -> Result<Self, OpenError> {
+    pub fn open(options: Options, pages: Pages, log: fn(&str)) -> Result<Self, OpenError> {
         let path = options.data.clone();
-        let data = |source| OpenError::Data { path: path.clone(), source };
+        let data = |source| OpenError::Data {
+            path: path.clone(),
+            source,
+        };
         fs::create_dir_all(&path).map_err(data)?;
         let lock = File::create(path.join("lock")).map_err(data)?;
         let begun = Instant::now();
@@ -156,8 +155,8 @@ impl Collector {
         }
         let metrics = Arc::new(Metrics::new());
         let webhook = options.webhook.as_ref();
-        let alerts = webhook
-            .map(|webhook| AlertOutbox::open(&path, webhook.form, Arc::clone(&metrics)));
+        let alerts =
+            webhook.map(|webhook| AlertOutbox::open(&path, webhook.form, Arc::clone(&metrics)));
         let outbox = match &options.history {
             Some(history) => {
                 let place = history.place.open()?;
@@ -175,7 +174,10 @@ impl Collector {
         let inner = Arc::new(Inner {
             alerts,
             silences: Arc::new(Silences::open(&path)),
-            ownership: options.bus.as_ref().map(|bus| OwnershipTable::new(&bus.url)),
+            ownership: options
+                .bus
+                .as_ref()
+                .map(|bus| OwnershipTable::new(&bus.url)),
             options,
             pages,
             metrics,
@@ -222,7 +224,11 @@ impl Collector {
     /// [`OpenError::Open`].
     pub fn check(&self, address: SocketAddr) -> Result<(), OpenError> {
         let is_safe = address.ip().is_loopback() || !self.inner.options.tokens.is_empty();
-        if is_safe { Ok(()) } else { Err(OpenError::Open { address }) }
+        if is_safe {
+            Ok(())
+        } else {
+            Err(OpenError::Open { address })
+        }
     }
 
     /// Answers until the process is told to end.
@@ -230,9 +236,15 @@ impl Collector {
     /// # Errors
     /// What [`Collector::check`] and the operating system say.
     pub fn serve(self, listener: TcpListener) -> io::Result<()> {
-        self.check(listener.local_addr()?).map_err(io::Error::other)?;
+        self.check(listener.local_addr()?)
+            .map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
-        let Inner { alerts, options, log, .. } = &*self.inner;
+        let Inner {
+            alerts,
+            options,
+            log,
+            ..
+        } = &*self.inner;
         if let Some((alerts, webhook)) = alerts.as_ref().zip(options.webhook.clone()) {
             alerts.start(webhook, *log)?;
         }
@@ -246,7 +258,11 @@ impl Collector {
 
 impl Inner {
     pub(crate) fn held(&self, id: &str) -> Option<Arc<JobHandle>> {
-        self.jobs.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.jobs
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(id)
+            .cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<JobHandle>> {
@@ -266,7 +282,8 @@ impl Inner {
         }
         let mut jobs = self.write_jobs();
         Some(Arc::clone(
-            jobs.entry(id.to_owned()).or_insert_with(|| Arc::new(JobHandle::new(id))),
+            jobs.entry(id.to_owned())
+                .or_insert_with(|| Arc::new(JobHandle::new(id))),
         ))
     }
 
@@ -317,7 +334,10 @@ impl Inner {
             })
             .collect();
         for id in keep.surplus(stock, seconds_now()) {
-            info!(job = id, "job forgotten: too old, or the oldest of too many");
+            info!(
+                job = id,
+                "job forgotten: too old, or the oldest of too many"
+            );
             if let Some(Err(error)) = self.delete(&id) {
                 self.say(&id, &format_args!("it cannot be deleted: {error}"));
             }
@@ -360,7 +380,9 @@ impl Inner {
         batches_bytes: Option<u64>,
         incidents: &[Dated<&Incident>],
     ) {
-        let Some(catalogue) = &self.catalogue else { return };
+        let Some(catalogue) = &self.catalogue else {
+            return;
+        };
         match catalogue.put(job, batches_bytes, incidents) {
             Ok(()) => self.is_listed.store(true, Ordering::Relaxed),
             Err(error) => self.not_listed(&error),
@@ -369,7 +391,9 @@ impl Inner {
 
     /// Tells the catalogue of a job that has ended.
     pub(crate) fn list_ended(&self, ended: &EndedJob, verdict: &str) {
-        let Ok(verdict) = serde_json::from_str::<Verdict>(verdict) else { return };
+        let Ok(verdict) = serde_json::from_str::<Verdict>(verdict) else {
+            return;
+        };
         let last_seen_s = ended.job.last_seen_s as f64;
         let dated: Vec<_> = verdict
             .incidents
@@ -377,7 +401,11 @@ impl Inner {
             .map(|what| {
                 let dates = ended.dates.get(&what.id).copied();
                 let (begun_s, ended_s) = dates.unwrap_or((last_seen_s, None));
-                Dated { what, begun_s, ended_s }
+                Dated {
+                    what,
+                    begun_s,
+                    ended_s,
+                }
             })
             .collect();
         self.list(&ended.job, Some(ended.batches_bytes), &dated);

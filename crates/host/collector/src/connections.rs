@@ -20,13 +20,17 @@ const OTHER_FILES: u64 = 4;
 
 /// Answers until the process ends. Who finds no place waits until another leaves.
 pub(crate) async fn answer(mut listener: impl Listener, router: Router) {
-    let places = Arc::new(Semaphore::new(usize::try_from(most()).unwrap_or(usize::MAX)));
+    let places = Arc::new(Semaphore::new(
+        usize::try_from(most()).unwrap_or(usize::MAX),
+    ));
     let service = TowerToHyperService::new(router);
     // The semaphore is never closed.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         let (stream, _) = listener.accept().await;
         let mut server = http1::Builder::new();
-        server.timer(TokioTimer::new()).header_read_timeout(ASKED_WITHIN);
+        server
+            .timer(TokioTimer::new())
+            .header_read_timeout(ASKED_WITHIN);
         let connection = server.serve_connection(TokioIo::new(stream), service.clone());
         tokio::spawn(async move {
             // How a caller went away does not matter.
@@ -39,7 +43,13 @@ pub(crate) async fn answer(mut listener: impl Listener, router: Router) {
 /// Connections that the operating system has files for, once it is asked for all it allows.
 fn most() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
     // None is without limit.
     let files = if raised.is_ok() { maximum } else { current }.unwrap_or(MOST * 2);
     (files - files / OTHER_FILES).min(MOST)

@@ -80,8 +80,7 @@ impl EarlyBatches {
             return BTreeSet::new();
         }
         self.since = None;
-        let lost: BTreeSet<_> =
-            self.waiting.drain(..).map(|one| session_of(&one)).collect();
+        let lost: BTreeSet<_> = self.waiting.drain(..).map(|one| session_of(&one)).collect();
         self.lost.extend(lost.iter().cloned());
         lost
     }
@@ -204,16 +203,24 @@ mod campaign;
 mod tests {
     use super::*;
 
-    fn arrivals(
-        session: &str,
-        sequences: impl Iterator<Item = u64>,
-    ) -> Vec<StreamMessage> {
+    fn arrivals(session: &str, sequences: impl Iterator<Item = u64>) -> Vec<StreamMessage> {
         sequences
             .map(|sequence| {
                 let (host, session) = ("h".to_owned(), session.to_owned());
                 let body = Vec::new().into();
-                let batch = bus::BusBatch { host, session, sequence, now_ns: 0, body };
-                StreamMessage { position: 1, pending: 0, at_ns: 0, batch: Some(batch) }
+                let batch = bus::BusBatch {
+                    host,
+                    session,
+                    sequence,
+                    now_ns: 0,
+                    body,
+                };
+                StreamMessage {
+                    position: 1,
+                    pending: 0,
+                    at_ns: 0,
+                    batch: Some(batch),
+                }
             })
             .collect()
     }
@@ -221,10 +228,16 @@ mod tests {
     #[test]
     fn what_waits_goes_first_and_in_its_order() {
         let mut early = EarlyBatches::default();
-        assert!(early.wait(arrivals("e", [3, 1, 2].into_iter()), Now::read()).is_empty());
+        assert!(
+            early
+                .wait(arrivals("e", [3, 1, 2].into_iter()), Now::read())
+                .is_empty()
+        );
         let (round, lost) = early.join(arrivals("e", [7, 5].into_iter()));
-        let order: Vec<u64> =
-            round.iter().map(|it| it.batch.as_ref().unwrap().sequence).collect();
+        let order: Vec<u64> = round
+            .iter()
+            .map(|it| it.batch.as_ref().unwrap().sequence)
+            .collect();
         assert_eq!((order, lost.len()), (vec![1, 2, 3, 7, 5], 0));
     }
 
@@ -243,7 +256,10 @@ mod tests {
             .map(|it| (session_of(it).1, it.batch.as_ref().unwrap().sequence))
             .collect();
         let of = |session: &str, sequence| (session.to_owned(), sequence);
-        assert_eq!(order, [of("old", 6), of("old", 7), of("new", 0), of("new", 1)]);
+        assert_eq!(
+            order,
+            [of("old", 6), of("old", 7), of("new", 0), of("new", 1)]
+        );
     }
 
     #[test]

@@ -96,7 +96,11 @@ impl JobHistory {
             lags += stage.late.len();
         }
         let is_full = rows >= PART_ROWS || lags >= PART_LAGS;
-        let closed = if is_full || day != self.day { self.close() } else { Ok(()) };
+        let closed = if is_full || day != self.day {
+            self.close()
+        } else {
+            Ok(())
+        };
         if self.open.is_empty() {
             self.day = day;
         }
@@ -115,7 +119,9 @@ impl JobHistory {
         self.write_open()?;
         let mut days: BTreeMap<String, Vec<Dated<&Incident>>> = BTreeMap::new();
         for dated in incidents {
-            days.entry(day(dated.begun_s)).or_default().push(dated.clone());
+            days.entry(day(dated.begun_s))
+                .or_default()
+                .push(dated.clone());
         }
         let name = format!("{}.parquet", self.origin.begun_s);
         let mut now = Vec::new();
@@ -141,7 +147,8 @@ impl JobHistory {
         });
         if self.may_have_others || self.written.len() < before {
             let names: Vec<&str> = self.written.keys().map(String::as_str).collect();
-            self.outbox.keep_only(&self.job, self.origin.begun_s, &names)?;
+            self.outbox
+                .keep_only(&self.job, self.origin.begun_s, &names)?;
             self.may_have_others = false;
         }
         self.outbox.wake();
@@ -201,7 +208,13 @@ fn day(since_1970_s: f64) -> String {
 
 /// A window with its moments.
 pub(crate) fn dated(window: WindowRecord, origin: JobOrigin) -> Dated<WindowRecord> {
-    let (begun_s, ended_s) =
-        (origin.seconds(window.span.start), origin.seconds(window.span.end));
-    Dated { what: window, begun_s, ended_s: Some(ended_s) }
+    let (begun_s, ended_s) = (
+        origin.seconds(window.span.start),
+        origin.seconds(window.span.end),
+    );
+    Dated {
+        what: window,
+        begun_s,
+        ended_s: Some(ended_s),
+    }
 }

@@ -50,11 +50,7 @@ impl HistoryRecorder {
     }
 
     /// Takes windows in their order.
-    pub(crate) fn record(
-        &mut self,
-        origin: JobOrigin,
-        windows: Vec<Dated<WindowRecord>>,
-    ) {
+    pub(crate) fn record(&mut self, origin: JobOrigin, windows: Vec<Dated<WindowRecord>>) {
         for window in windows {
             let added = self.history(origin).map_or(Ok(()), |it| it.add(window));
             self.note(added).ok();
@@ -75,7 +71,10 @@ impl HistoryRecorder {
             Some(history) if history.is_due() => history.tell(&dated),
             _ => Ok(()),
         };
-        let open = dated.iter().map(|it| (it.what.id.clone(), it.what.open)).collect();
+        let open = dated
+            .iter()
+            .map(|it| (it.what.id.clone(), it.what.open))
+            .collect();
         let listed = (summary.state, open);
         let is_late = self.listed_at.is_none_or(|at| at.elapsed() >= LIST_EVERY);
         if listed != self.listed || is_late {

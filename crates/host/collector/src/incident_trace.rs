@@ -20,12 +20,16 @@ pub(crate) fn trace(
 ) -> Option<io::Result<Vec<u8>>> {
     let mut moment = IncidentTrace::of(verdict, incident)?;
     let job = &verdict.job.id;
-    let begun_s = inner.catalogue.as_ref().and_then(|it| it.begun_s(job, incident).ok());
+    let begun_s = inner
+        .catalogue
+        .as_ref()
+        .and_then(|it| it.begun_s(job, incident).ok());
     // Batches come after what they tell of.
-    let from_s = begun_s.flatten().map_or(0, |begun_s| (begun_s - BEFORE_S) as u64);
+    let from_s = begun_s
+        .flatten()
+        .map_or(0, |begun_s| (begun_s - BEFORE_S) as u64);
     let file = File::open(store::batches(&inner.options.data, job));
-    let told = file
-        .and_then(|file| take_all(file, from_s, &mut moment).map_err(io::Error::other));
+    let told = file.and_then(|file| take_all(file, from_s, &mut moment).map_err(io::Error::other));
     Some(told.and_then(|()| {
         let mut trace = Vec::new();
         moment.write(&mut trace)?;
@@ -33,11 +37,7 @@ pub(crate) fn trace(
     }))
 }
 
-fn take_all(
-    file: File,
-    from_s: u64,
-    moment: &mut IncidentTrace,
-) -> Result<(), StoredError> {
+fn take_all(file: File, from_s: u64, moment: &mut IncidentTrace) -> Result<(), StoredError> {
     let reader = BufReader::with_capacity(1 << 16, file);
     let (mut stored, _) = StoredJob::open(reader)?;
     while !moment.is_whole() {
@@ -48,7 +48,10 @@ fn take_all(
             Err(error) => return Err(error),
         };
         let Some(batch) = batch else { continue };
-        batch.inputs.iter().for_each(|input| moment.take(input, batch.shift_ns));
+        batch
+            .inputs
+            .iter()
+            .for_each(|input| moment.take(input, batch.shift_ns));
     }
     Ok(())
 }

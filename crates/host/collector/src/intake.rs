@@ -39,7 +39,9 @@ pub(crate) async fn take_batch(
 ) -> Response {
     let (job, host, session, sequence) = &address;
     let span = debug_span!("batch", job, host, session, sequence);
-    take(&shared, address, &headers, request).instrument(span).await
+    take(&shared, address, &headers, request)
+        .instrument(span)
+        .await
 }
 
 async fn take(
@@ -55,7 +57,10 @@ async fn take(
     };
     if shared.inner.ownership.is_some() {
         let reason = "batches come over the bus here: --bus";
-        return refused("misdirected", later(StatusCode::MISDIRECTED_REQUEST, reason));
+        return refused(
+            "misdirected",
+            later(StatusCode::MISDIRECTED_REQUEST, reason),
+        );
     }
     let mut memory = shared.inner.memory.none();
     let whole = timeout(RECEIVED_WITHIN, receive(request.into_body(), &mut memory)).await;
@@ -80,10 +85,15 @@ async fn take(
     let Ok(_place) = shared.places.try_acquire() else {
         return refused("busy", too_many());
     };
-    if ![&job, &host, &session].into_iter().all(|name| is_name(name)) {
+    if ![&job, &host, &session]
+        .into_iter()
+        .all(|name| is_name(name))
+    {
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, NAMES));
     }
-    let now = headers.get(CLOCK_HEADER).and_then(|now| now.to_str().ok()?.parse().ok());
+    let now = headers
+        .get(CLOCK_HEADER)
+        .and_then(|now| now.to_str().ok()?.parse().ok());
     let Some(now_ns) = now else {
         let reason = "the header laggard-now-ns says what the clock of the host is";
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
@@ -107,8 +117,16 @@ async fn take(
         let (asker, answered) = PendingAnswer::new(span);
         let (boot, at_ns) = (head.boot, Now::read().nanoseconds());
         let row = None;
-        let pending =
-            PendingBatch { batch, boot, now_ns, at_ns, body, asker, row, memory };
+        let pending = PendingBatch {
+            batch,
+            boot,
+            now_ns,
+            at_ns,
+            body,
+            asker,
+            row,
+            memory,
+        };
         let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
         job.hand(&inner, pending).map_err(NotHanded::Job)?;
         Ok(answered)
@@ -119,33 +137,44 @@ async fn take(
         Err(_) => None,
     };
     match answered {
-        Some(BatchOutcome::Kept { next, wanted, is_new }) => {
+        Some(BatchOutcome::Kept {
+            next,
+            wanted,
+            is_new,
+        }) => {
             shared.inner.metrics.kept(is_new);
             axum::Json(KeptReply { next, wanted }).into_response()
         }
         Some(BatchOutcome::Gap { next }) => {
             let error = "batches before this one are missing".to_owned();
-            let reply = axum::Json(Refusal { error, next: Some(next) });
+            let reply = axum::Json(Refusal {
+                error,
+                next: Some(next),
+            });
             refused("gap", (StatusCode::CONFLICT, reply).into_response())
         }
         Some(BatchOutcome::Full(reason)) => {
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, &reason))
         }
-        Some(BatchOutcome::Stale) => {
-            refused("stale", refuse(StatusCode::BAD_REQUEST, REPLACED))
-        }
+        Some(BatchOutcome::Stale) => refused("stale", refuse(StatusCode::BAD_REQUEST, REPLACED)),
         Some(BatchOutcome::Over(reason)) => {
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, reason))
         }
         None => refused(
             "broken",
-            later(StatusCode::SERVICE_UNAVAILABLE, "the job is not kept any more"),
+            later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the job is not kept any more",
+            ),
         ),
     }
 }
 
 fn too_many() -> Response {
-    later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once")
+    later(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many batches come at once",
+    )
 }
 
 /// Why a batch is not whole.
@@ -157,14 +186,15 @@ enum NotReceived {
 }
 
 /// Receives a batch, and takes memory for what has come of it.
-async fn receive(
-    mut body: Body,
-    memory: &mut MemoryPermit,
-) -> Result<Bytes, NotReceived> {
+async fn receive(mut body: Body, memory: &mut MemoryPermit) -> Result<Bytes, NotReceived> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(NotReceived::Cut) };
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(frame) = frame else {
+            return Err(NotReceived::Cut);
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if bytes.len() + data.len() > LONGEST_BODY_BYTES {
             return Err(NotReceived::Large);
         }
@@ -190,19 +220,25 @@ fn not_handed(shared: &ApiState, reason: NotHanded) -> Response {
             let text = BatchError::TooLarge.to_string();
             ("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &text))
         }
-        NotHanded::Malformed(error) => {
-            ("malformed", refuse(StatusCode::BAD_REQUEST, &error.to_string()))
-        }
-        NotHanded::Jobs => {
-            ("jobs", later(StatusCode::TOO_MANY_REQUESTS, "too many jobs run"))
-        }
+        NotHanded::Malformed(error) => (
+            "malformed",
+            refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+        ),
+        NotHanded::Jobs => (
+            "jobs",
+            later(StatusCode::TOO_MANY_REQUESTS, "too many jobs run"),
+        ),
         NotHanded::Job(NotTaken::Busy) => (
             "busy",
-            later(StatusCode::SERVICE_UNAVAILABLE, "the job has much to catch up with"),
+            later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the job has much to catch up with",
+            ),
         ),
-        NotHanded::Job(NotTaken::Broken) => {
-            ("broken", later(StatusCode::SERVICE_UNAVAILABLE, "the job cannot be kept"))
-        }
+        NotHanded::Job(NotTaken::Broken) => (
+            "broken",
+            later(StatusCode::SERVICE_UNAVAILABLE, "the job cannot be kept"),
+        ),
     };
     debug!(reason = name, "refused");
     shared.inner.metrics.refused(name);

@@ -2,9 +2,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel,
-};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -233,10 +231,7 @@ impl JobHandle {
         self.is_behind.store(is_behind, Ordering::Relaxed);
     }
 
-    fn start(
-        self: &Arc<Self>,
-        inner: &Arc<Inner>,
-    ) -> Result<SyncSender<PendingBatch>, NotTaken> {
+    fn start(self: &Arc<Self>, inner: &Arc<Inner>) -> Result<SyncSender<PendingBatch>, NotTaken> {
         let (sender, inbox) = sync_channel(INBOX);
         let (handle, inner) = (Arc::clone(self), Arc::clone(inner));
         let alive = self.count_thread();
@@ -255,7 +250,9 @@ impl JobHandle {
 
     /// Serves until the job is over, or somebody else keeps it.
     fn keep(self: &Arc<Self>, inner: &Arc<Inner>, inbox: &Receiver<PendingBatch>) {
-        let Some(mut thread) = self.open(inner, inbox) else { return };
+        let Some(mut thread) = self.open(inner, inbox) else {
+            return;
+        };
         loop {
             if thread.run(inbox) == WorkerExit::LetGo {
                 return self.leave(inner, &thread);
@@ -340,7 +337,10 @@ impl JobHandle {
     /// Drops what was known of a job that somebody else keeps now.
     fn leave(&self, inner: &Inner, thread: &JobThread) {
         thread.leave();
-        let dropped = inner.outbox.as_ref().map_or(Ok(()), |all| all.drop_job(&self.id));
+        let dropped = inner
+            .outbox
+            .as_ref()
+            .map_or(Ok(()), |all| all.drop_job(&self.id));
         if let Err(error) = dropped {
             inner.say(&self.id, &error);
         }

@@ -50,12 +50,13 @@ pub(crate) struct JobThread {
 
 impl JobThread {
     /// Takes up a job: reads what is kept of it.
-    pub(crate) fn open(
-        inner: Arc<Inner>,
-        handle: Arc<JobHandle>,
-    ) -> Result<Self, StoredError> {
+    pub(crate) fn open(inner: Arc<Inner>, handle: Arc<JobHandle>) -> Result<Self, StoredError> {
         let has_history = inner.outbox.is_some();
-        let remember = if has_history { Remember::Stages } else { Remember::Times };
+        let remember = if has_history {
+            Remember::Stages
+        } else {
+            Remember::Times
+        };
         let mut worker = JobWorker::new(
             Arc::clone(&handle),
             inner.options.settings.clone(),
@@ -74,13 +75,22 @@ impl JobThread {
         let alerts = inner.alerts.as_ref().map(|outbox| {
             let announced = fs::read(store.folder().join(ANNOUNCED)).ok();
             let alerts = JobAlerts::new(&handle.id, announced.as_deref());
-            alerts.ongoing().into_iter().for_each(|alert| outbox.resume(alert));
+            alerts
+                .ongoing()
+                .into_iter()
+                .for_each(|alert| outbox.resume(alert));
             alerts
         });
         let effects = worker.ready(Now::read(), store.bytes(), alerts);
         info!(job = handle.id, bytes = store.bytes(), "job taken up");
-        let mut thread =
-            Self { inner, handle, store, worker, recorder, has_exited: false };
+        let mut thread = Self {
+            inner,
+            handle,
+            store,
+            worker,
+            recorder,
+            has_exited: false,
+        };
         // What fails was said, and is tried again.
         drop(thread.perform(effects));
         Ok(thread)
@@ -128,7 +138,9 @@ impl JobThread {
             .merger()
             .as_ref()
             .map(|merger| (report(merger.job()), live(merger.job())));
-        let Some((report, live)) = pages else { return Ok(()) };
+        let Some((report, live)) = pages else {
+            return Ok(());
+        };
         let folder = self.store.folder();
         write_whole(&folder.join(REPORT), report.as_bytes())?;
         write_whole(&folder.join(LIVE), live.as_bytes())?;
@@ -141,7 +153,11 @@ impl JobThread {
         };
         write_whole(&folder.join(ENDED), &serde_json::to_vec(&ended)?)?;
         self.inner.list_ended(&ended, &self.handle.verdict());
-        info!(job = self.handle.id, bytes = ended.batches_bytes, "job ended");
+        info!(
+            job = self.handle.id,
+            bytes = ended.batches_bytes,
+            "job ended"
+        );
         *self.handle.merger() = None;
         Ok(())
     }
@@ -184,8 +200,7 @@ impl JobThread {
                     Effect::Exit => self.has_exited = true,
                 }
             }
-            effects = next
-                .map_or_else(Vec::new, |message| self.worker.step(Now::read(), message));
+            effects = next.map_or_else(Vec::new, |message| self.worker.step(Now::read(), message));
         }
         done
     }

@@ -102,7 +102,14 @@ impl Metrics {
             exposed_s: Family::default(),
             last_seen_s: Family::default(),
         };
-        let Self { registry, batches, duplicates, refused, bytes, .. } = &mut metrics;
+        let Self {
+            registry,
+            batches,
+            duplicates,
+            refused,
+            bytes,
+            ..
+        } = &mut metrics;
         registry.register("batches", "Batches that are kept", batches.clone());
         registry.register(
             "batches_duplicate",
@@ -116,7 +123,12 @@ impl Metrics {
         );
         let unit = Unit::Bytes;
         registry.register_with_unit("stored", "Written to disk", unit, bytes.clone());
-        let Self { registry, failed, append_s, .. } = &mut metrics;
+        let Self {
+            registry,
+            failed,
+            append_s,
+            ..
+        } = &mut metrics;
         registry.register(
             "appends_failed",
             "Groups of batches the disk refused",
@@ -124,47 +136,61 @@ impl Metrics {
         );
         let what = "Writing a group of batches to disk";
         registry.register_with_unit("append", what, Unit::Seconds, append_s.clone());
-        let Self { registry, history_written, history_failed, history_waiting, .. } =
-            &mut metrics;
+        let Self {
+            registry,
+            history_written,
+            history_failed,
+            history_waiting,
+            ..
+        } = &mut metrics;
         let what = "Files of the history that were put where it is kept";
         registry.register("history_written", what, history_written.clone());
         let what = "Times that files of the history could not be put there";
         registry.register("history_failed", what, history_failed.clone());
         let what = "Files of the history that wait to be put there";
         registry.register("history_waiting", what, history_waiting.clone());
-        let Self { registry, alerts_sent, alerts_failed, alerts_waiting, .. } =
-            &mut metrics;
+        let Self {
+            registry,
+            alerts_sent,
+            alerts_failed,
+            alerts_waiting,
+            ..
+        } = &mut metrics;
         let what = "Messages of incidents that were taken";
         registry.register("alerts_sent", what, alerts_sent.clone());
         let what = "Times that a message of an incident was not taken";
         registry.register("alerts_failed", what, alerts_failed.clone());
         let what = "Messages of incidents that wait to be taken";
         registry.register("alerts_waiting", what, alerts_waiting.clone());
-        let Self { registry, jobs, states, ranks, steps, .. } = &mut metrics;
+        let Self {
+            registry,
+            jobs,
+            states,
+            ranks,
+            steps,
+            ..
+        } = &mut metrics;
         registry.register("jobs", "Jobs in each state", jobs.clone());
         let what = "The state a job is in: 1, and no sample of the others";
         registry.register("job_state", what, states.clone());
         registry.register("job_ranks", "Ranks seen", ranks.clone());
         registry.register("job_steps", "Steps seen", steps.clone());
-        let Self { registry, open, lost, exposed_s, last_seen_s, .. } = &mut metrics;
+        let Self {
+            registry,
+            open,
+            lost,
+            exposed_s,
+            last_seen_s,
+            ..
+        } = &mut metrics;
         registry.register("job_open_incidents", "Incidents that go on", open.clone());
         let what = "Records that were lost before they were analysed";
         registry.register("job_lost_records", what, lost.clone());
         let what = "Exposed time of all analysed steps";
-        registry.register_with_unit(
-            "job_exposed",
-            what,
-            Unit::Seconds,
-            exposed_s.clone(),
-        );
+        registry.register_with_unit("job_exposed", what, Unit::Seconds, exposed_s.clone());
         let what = "When a host was last heard of, since 1970";
         let last_seen = last_seen_s.clone();
-        registry.register_with_unit(
-            "job_last_seen_timestamp",
-            what,
-            Unit::Seconds,
-            last_seen,
-        );
+        registry.register_with_unit("job_last_seen_timestamp", what, Unit::Seconds, last_seen);
         metrics
     }
 
@@ -177,7 +203,8 @@ impl Metrics {
     }
 
     pub(crate) fn count_waiting_alerts(&self, count: usize) {
-        self.alerts_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.alerts_waiting
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn refused(&self, reason: &'static str) {
@@ -197,9 +224,13 @@ impl Metrics {
     /// only.
     pub(crate) fn text(&self, jobs: &[ListedJob]) -> Result<String, fmt::Error> {
         // Jobs that are gone must not be told of any more.
-        for gauges in
-            [&self.ranks, &self.steps, &self.open, &self.lost, &self.last_seen_s]
-        {
+        for gauges in [
+            &self.ranks,
+            &self.steps,
+            &self.open,
+            &self.lost,
+            &self.last_seen_s,
+        ] {
             gauges.clear();
         }
         self.exposed_s.clear();
@@ -207,18 +238,29 @@ impl Metrics {
         for state in JobState::ALL {
             let count = jobs.iter().filter(|job| job.state == state).count();
             self.jobs
-                .get_or_create(&StateLabel { state: state.word() })
+                .get_or_create(&StateLabel {
+                    state: state.word(),
+                })
                 .set(number(count as u64));
         }
         for job in jobs.iter().filter(|job| job.state != JobState::Ended) {
-            let in_state = JobInState { job: job.id.clone(), state: job.state.word() };
+            let in_state = JobInState {
+                job: job.id.clone(),
+                state: job.state.word(),
+            };
             self.states.get_or_create(&in_state).set(1);
-            let of = OfJob { job: job.id.clone() };
+            let of = OfJob {
+                job: job.id.clone(),
+            };
             self.ranks.get_or_create(&of).set(number(job.ranks as u64));
             self.steps.get_or_create(&of).set(number(job.steps));
-            self.open.get_or_create(&of).set(number(job.open_incidents as u64));
+            self.open
+                .get_or_create(&of)
+                .set(number(job.open_incidents as u64));
             self.lost.get_or_create(&of).set(number(job.lost_records));
-            self.last_seen_s.get_or_create(&of).set(number(job.last_seen_s));
+            self.last_seen_s
+                .get_or_create(&of)
+                .set(number(job.last_seen_s));
             self.exposed_s.get_or_create(&of).set(job.exposed_s);
         }
         let mut text = String::new();
@@ -243,9 +285,7 @@ pub(crate) fn classic(openmetrics: &str) -> String {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("UNIT" | "EOF"), ..) => {}
-            (Some("#"), Some(what), Some(name), Some(rest))
-                if counters.contains(&name) =>
-            {
+            (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(&name) => {
                 text += &format!("# {what} {name}_total {rest}\n");
             }
             _ => text += &format!("{line}\n"),
@@ -263,10 +303,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.kept(true);
         let text = metrics.text(&[]).unwrap();
-        assert!(
-            text.ends_with("# EOF\n")
-                && text.contains("# TYPE laggard_batches counter\n")
-        );
+        assert!(text.ends_with("# EOF\n") && text.contains("# TYPE laggard_batches counter\n"));
         let classic = classic(&text);
         let batches = "# HELP laggard_batches_total Batches that are kept.\n\
                        # TYPE laggard_batches_total counter\nlaggard_batches_total 1\n";

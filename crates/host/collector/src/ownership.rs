@@ -53,7 +53,11 @@ pub(crate) struct OwnershipView {
 impl OwnershipTable {
     /// Nothing is known yet; others reach us at `url`.
     pub(crate) fn new(url: &str) -> Self {
-        Self { url: url.to_owned(), view: Mutex::default(), deleted: Mutex::default() }
+        Self {
+            url: url.to_owned(),
+            view: Mutex::default(),
+            deleted: Mutex::default(),
+        }
     }
 
     /// Where others reach us.
@@ -67,7 +71,10 @@ impl OwnershipTable {
 
     /// Says that a job was deleted here.
     pub(crate) fn delete(&self, job: &str) {
-        self.deleted.lock().unwrap_or_else(PoisonError::into_inner).push(job.to_owned());
+        self.deleted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(job.to_owned());
     }
 
     /// Whether that was said since [`OwnershipTable::take_deleted`] was last called.
@@ -88,7 +95,11 @@ impl OwnershipTable {
             Some((_, note)) if note.keeper != self.url => {
                 let keeper = note.keeper.clone();
                 let is_alive = view.alive.contains_key(&keeper);
-                if is_alive { Owner::Other(keeper) } else { Owner::Absent(keeper) }
+                if is_alive {
+                    Owner::Other(keeper)
+                } else {
+                    Owner::Absent(keeper)
+                }
             }
             _ => Owner::Us,
         }
@@ -105,7 +116,10 @@ impl OwnershipTable {
             .collect();
         // `owner` locks it too.
         drop(view);
-        all.extend(ours.into_iter().filter(|job| self.owner(&job.id) == Owner::Us));
+        all.extend(
+            ours.into_iter()
+                .filter(|job| self.owner(&job.id) == Owner::Us),
+        );
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
@@ -119,14 +133,12 @@ impl OwnershipView {
         told: &BTreeMap<String, u64>,
         have: &BTreeSet<String>,
     ) -> Vec<String> {
-        let jobs: BTreeSet<&String> =
-            told.keys().chain(have).chain(self.notes.keys()).collect();
+        let jobs: BTreeSet<&String> = told.keys().chain(have).chain(self.notes.keys()).collect();
         jobs.into_iter()
             .filter(|job| {
                 self.notes.get(*job).is_none_or(|(_, note)| {
                     // One that has ended goes on if batches came after its end.
-                    let goes_on =
-                        note.ended_at.is_none_or(|at| told.get(*job) > Some(&at));
+                    let goes_on = note.ended_at.is_none_or(|at| told.get(*job) > Some(&at));
                     goes_on && !self.alive.contains_key(&note.keeper)
                 })
             })
@@ -143,7 +155,11 @@ impl OwnershipView {
             .filter(|(_, has_room)| **has_room)
             .map(|(url, _)| (url.as_str(), 0))
             .collect();
-        for (_, note) in self.notes.values().filter(|(_, note)| note.ended_at.is_none()) {
+        for (_, note) in self
+            .notes
+            .values()
+            .filter(|(_, note)| note.ended_at.is_none())
+        {
             if let Some(load) = loads.get_mut(note.keeper.as_str()) {
                 *load += 1;
             }
@@ -151,8 +167,7 @@ impl OwnershipView {
         let mut ours = Vec::new();
         for job in free {
             // Of equals the first by address, which all see alike.
-            let Some((url, load)) = loads.iter_mut().min_by_key(|(_, load)| **load)
-            else {
+            let Some((url, load)) = loads.iter_mut().min_by_key(|(_, load)| **load) else {
                 break;
             };
             *load += 1;
@@ -171,7 +186,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn note(keeper: &str, ended_at: Option<u64>) -> JobNote {
-        JobNote { keeper: keeper.to_owned(), ended_at, job: None, announced: None }
+        JobNote {
+            keeper: keeper.to_owned(),
+            ended_at,
+            job: None,
+            announced: None,
+        }
     }
 
     fn any_view() -> impl Strategy<Value = OwnershipView> {
@@ -180,7 +200,10 @@ mod tests {
             let notes = notes
                 .into_iter()
                 .map(|(job, (keeper, ended_at))| (job, (1, note(&keeper, ended_at))));
-            OwnershipView { notes: notes.collect(), alive }
+            OwnershipView {
+                notes: notes.collect(),
+                alive,
+            }
         })
     }
 
@@ -216,9 +239,13 @@ mod tests {
     #[test]
     fn new_jobs_go_to_who_has_fewest() {
         let alive = ["a", "b", "c"].map(|url| (url.to_owned(), url != "c"));
-        let mut view = OwnershipView { alive: alive.into(), ..OwnershipView::default() };
+        let mut view = OwnershipView {
+            alive: alive.into(),
+            ..OwnershipView::default()
+        };
         view.notes.insert("old".to_owned(), (1, note("a", None)));
-        view.notes.insert("over".to_owned(), (1, note("b", Some(3))));
+        view.notes
+            .insert("over".to_owned(), (1, note("b", Some(3))));
         let free = ["1", "2", "3"].map(str::to_owned);
         assert_eq!(view.share(&free, "a"), ["2"]);
         assert_eq!(view.share(&free, "b"), ["1", "3"]);

@@ -45,7 +45,11 @@ pub(crate) async fn read(
     let mut early = EarlyBatches::default();
     let mut reached = 0;
     loop {
-        let patience = if early.is_empty() { Duration::MAX } else { EARLY_FOR / 5 };
+        let patience = if early.is_empty() {
+            Duration::MAX
+        } else {
+            EARLY_FOR / 5
+        };
         let next = tokio::select! {
             next = tokio::time::timeout(patience, arrivals.next()) => next,
             _ = stop.changed() => return Ok(()),
@@ -89,7 +93,9 @@ pub(crate) async fn read(
         }
         // What is of the past is past.
         for (host, command) in commands.into_iter().filter(|_| !is_behind) {
-            session.order(&held.id, &host, command.to_json().into_bytes()).await?;
+            session
+                .order(&held.id, &host, command.to_json().into_bytes())
+                .await?;
         }
     }
 }
@@ -136,9 +142,9 @@ async fn hand_all(inner: &Arc<Inner>, held: &Arc<JobHandle>, round: &mut Round) 
                 continue;
             };
             // Whoever reads the bus can wait, also for a thread of the job that is gone.
-            let answer = answered.await.unwrap_or_else(|_| {
-                BatchOutcome::Full("the job is not kept any more".to_owned())
-            });
+            let answer = answered
+                .await
+                .unwrap_or_else(|_| BatchOutcome::Full("the job is not kept any more".to_owned()));
             match &answer {
                 BatchOutcome::Kept { is_new, .. } => inner.metrics.kept(*is_new),
                 BatchOutcome::Gap { .. } => {}
@@ -159,8 +165,13 @@ fn hand(
     arrival: &StreamMessage,
     row: u64,
 ) -> Option<oneshot::Receiver<BatchOutcome>> {
-    let bus::BusBatch { host, session, sequence, now_ns, body } =
-        arrival.batch.as_ref()?;
+    let bus::BusBatch {
+        host,
+        session,
+        sequence,
+        now_ns,
+        body,
+    } = arrival.batch.as_ref()?;
     let is_named = [host, session].into_iter().all(|name| is_name(name));
     let (begin, inputs) = unpack_batch(body).ok().filter(|_| is_named)?;
     let mut memory = inner.memory.none();
@@ -178,7 +189,16 @@ fn hand(
     let (asker, answered) = PendingAnswer::new(span);
     let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());
     let (boot, row) = (begin.boot, Some(row));
-    let pending = PendingBatch { batch, boot, now_ns, at_ns, body, asker, row, memory };
+    let pending = PendingBatch {
+        batch,
+        boot,
+        now_ns,
+        at_ns,
+        body,
+        asker,
+        row,
+        memory,
+    };
     // One that is not taken takes the other end of the answer with it.
     if has_room {
         drop(held.hand(inner, pending));

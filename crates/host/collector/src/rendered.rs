@@ -53,7 +53,10 @@ impl Rendered {
             sleep((made.took * (SHARE - 1)).saturating_sub(made.at.elapsed())).await;
         }
         let held = Arc::clone(held);
-        *made = spawn_blocking(move || make(&held, render)).await.ok().flatten();
+        *made = spawn_blocking(move || make(&held, render))
+            .await
+            .ok()
+            .flatten();
         made.as_ref().map(|made| made.page.clone())
     }
 
@@ -70,9 +73,20 @@ fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<MadePage> {
     let (took, at) = (begun.elapsed(), Instant::now());
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     // What is written to memory has room.
-    let gzip = gzip.write_all(text.as_bytes()).and_then(|()| gzip.finish()).ok()?;
-    let page = RenderedPage { plain: text.into(), gzip: gzip.into() };
-    Some(MadePage { version, page, took, at })
+    let gzip = gzip
+        .write_all(text.as_bytes())
+        .and_then(|()| gzip.finish())
+        .ok()?;
+    let page = RenderedPage {
+        plain: text.into(),
+        gzip: gzip.into(),
+    };
+    Some(MadePage {
+        version,
+        page,
+        took,
+        at,
+    })
 }
 
 #[cfg(test)]
@@ -109,7 +123,10 @@ mod tests {
         }
         // Nothing new is told of it.
         held.publish(1);
-        assert_eq!(rendered.page(&held, counted).await.unwrap().plain, "page 0 of job");
+        assert_eq!(
+            rendered.page(&held, counted).await.unwrap().plain,
+            "page 0 of job"
+        );
         *held.merger() = Some(HostMerger::new("another", Settings::default()));
         held.publish(2);
         let page = rendered.page(&held, counted).await.unwrap();

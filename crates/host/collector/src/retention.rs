@@ -29,9 +29,7 @@ pub(crate) struct Stock {
 impl Keep {
     /// The jobs to forget: those that are too old, then the oldest until the rest has room.
     pub(crate) fn surplus(self, mut jobs: Vec<Stock>, now_s: u64) -> Vec<String> {
-        jobs.sort_by(|one, other| {
-            (one.last_seen_s, &one.id).cmp(&(other.last_seen_s, &other.id))
-        });
+        jobs.sort_by(|one, other| (one.last_seen_s, &one.id).cmp(&(other.last_seen_s, &other.id)));
         let mut bytes: u64 = jobs.iter().map(|job| job.bytes).sum();
         let mut surplus = Vec::new();
         for job in jobs.into_iter().filter(|job| !job.runs) {
@@ -63,7 +61,12 @@ mod tests {
     use super::*;
 
     fn stock(id: &str, last_seen_s: u64, bytes: u64, runs: bool) -> Stock {
-        Stock { id: id.to_owned(), last_seen_s, bytes, runs }
+        Stock {
+            id: id.to_owned(),
+            last_seen_s,
+            bytes,
+            runs,
+        }
     }
 
     fn jobs() -> Vec<Stock> {
@@ -83,13 +86,25 @@ mod tests {
         assert_eq!(surplus(Some(0)), ["old", "middle", "new"]);
         assert_eq!(surplus(None), Vec::<String>::new());
         // A clock that was set back makes nothing old.
-        assert!(Keep { age_s: Some(0), bytes: None }.surplus(jobs(), 10).is_empty());
+        assert!(
+            Keep {
+                age_s: Some(0),
+                bytes: None
+            }
+            .surplus(jobs(), 10)
+            .is_empty()
+        );
     }
 
     #[test]
     fn the_oldest_make_room() {
-        let surplus =
-            |bytes| Keep { age_s: None, bytes: Some(bytes) }.surplus(jobs(), 1000);
+        let surplus = |bytes| {
+            Keep {
+                age_s: None,
+                bytes: Some(bytes),
+            }
+            .surplus(jobs(), 1000)
+        };
         assert_eq!(surplus(70), Vec::<String>::new());
         assert_eq!(surplus(69), ["old"]);
         assert_eq!(surplus(50), ["old", "middle"]);

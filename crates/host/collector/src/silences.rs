@@ -71,7 +71,10 @@ impl Silences {
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .unwrap_or_default();
-        Self { file, known: Mutex::new(known) }
+        Self {
+            file,
+            known: Mutex::new(known),
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Silence>> {
@@ -79,7 +82,9 @@ impl Silences {
     }
 
     pub(crate) fn cover(&self, job: &str, now_s: u64) -> bool {
-        self.known().iter().any(|silence| silence.covers(job, now_s))
+        self.known()
+            .iter()
+            .any(|silence| silence.covers(job, now_s))
     }
 
     /// Those that are not over, the first to end first.
@@ -91,11 +96,7 @@ impl Silences {
     }
 
     /// Adds one and names it; `None` if there are too many. It counts once it is on disk.
-    pub(crate) fn add(
-        &self,
-        silence: Silence,
-        now_s: u64,
-    ) -> io::Result<Option<Silence>> {
+    pub(crate) fn add(&self, silence: Silence, now_s: u64) -> io::Result<Option<Silence>> {
         let mut known = self.known();
         let mut new = known.clone();
         // Counted with those that are over: whoever ends one of them must not end another.
@@ -131,14 +132,22 @@ mod tests {
 
     fn silence(job: Option<&str>, from_s: u64, until_s: u64) -> Silence {
         let (job, reason) = (job.map(str::to_owned), String::new());
-        Silence { id: 0, job, from_s, until_s, reason }
+        Silence {
+            id: 0,
+            job,
+            from_s,
+            until_s,
+            reason,
+        }
     }
 
     #[test]
     fn whole_numbers_are_read_however_they_are_written() {
         let until = |text: &str| {
             let silence = format!("{{\"until_s\": {text}}}");
-            serde_json::from_str::<Silence>(&silence).ok().map(|silence| silence.until_s)
+            serde_json::from_str::<Silence>(&silence)
+                .ok()
+                .map(|silence| silence.until_s)
         };
         assert_eq!(until("20"), Some(20));
         assert_eq!(until("20.0"), Some(20));
@@ -152,13 +161,15 @@ mod tests {
     fn a_silence_covers_its_job_in_its_time_and_outlives_the_collector() {
         let folder = tempfile::tempdir().unwrap();
         let silences = Silences::open(folder.path());
-        let one = silences.add(silence(Some("a"), 10, 20), 5).unwrap().unwrap();
+        let one = silences
+            .add(silence(Some("a"), 10, 20), 5)
+            .unwrap()
+            .unwrap();
         let all = silences.add(silence(None, 30, 40), 5).unwrap().unwrap();
         assert_ne!(one.id, all.id);
         let again = Silences::open(folder.path());
         for silences in [&silences, &again] {
-            let covered =
-                |job| [9, 10, 19, 20, 30].map(|now_s| silences.cover(job, now_s));
+            let covered = |job| [9, 10, 19, 20, 30].map(|now_s| silences.cover(job, now_s));
             assert_eq!(covered("a"), [false, true, true, false, true]);
             assert_eq!(covered("b"), [false, false, false, false, true]);
             assert_eq!(silences.all(25), std::slice::from_ref(&all));

@@ -2,9 +2,7 @@ use model::{IncidentKind, Severity, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// How a job is, in one word.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// It makes no progress.
@@ -48,20 +46,21 @@ impl JobState {
         }
     }
 
-    pub(crate) fn of(
-        verdict: &Verdict,
-        hosts: usize,
-        silent: usize,
-        ended: bool,
-    ) -> Self {
+    pub(crate) fn of(verdict: &Verdict, hosts: usize, silent: usize, ended: bool) -> Self {
         let open: Vec<_> = verdict.incidents.iter().filter(|it| it.open).collect();
         if ended {
             Self::Ended
         } else if hosts > 0 && silent == hosts {
             Self::Silent
-        } else if open.iter().any(|incident| incident.kind == IncidentKind::Hang) {
+        } else if open
+            .iter()
+            .any(|incident| incident.kind == IncidentKind::Hang)
+        {
             Self::Hung
-        } else if open.iter().any(|incident| incident.severity > Severity::Info) {
+        } else if open
+            .iter()
+            .any(|incident| incident.severity > Severity::Info)
+        {
             Self::Slow
         } else if verdict.job.analysed_steps == 0 {
             Self::Starting
@@ -112,8 +111,7 @@ mod tests {
 
     #[test]
     fn a_job_whose_devices_are_not_observed_is_not_healthy() {
-        let job =
-            verdict::Job::new("job", model::Source::Marks, verdict::Settings::default());
+        let job = verdict::Job::new("job", model::Source::Marks, verdict::Settings::default());
         let mut verdict = job.verdict();
         let state = |verdict: &Verdict| JobState::of(verdict, 1, 0, false);
         assert_eq!(state(&verdict), JobState::Starting);

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 
 use formats::{StoredEntry, StoredError, StoredJob};
 use model::Batch;
-use percent_encoding::{
-    AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
-};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// Longest name of a job, host or agent session.
 const LONGEST_NAME_BYTES: usize = 128;
@@ -52,10 +50,17 @@ impl Store {
             Err((error, _)) => return Err(error),
         };
         file.set_len(bytes).map_err(StoredError::Io)?;
-        let mut store = Self { folder, file, bytes, is_torn: false };
+        let mut store = Self {
+            folder,
+            file,
+            bytes,
+            is_torn: false,
+        };
         if bytes == 0 {
             let mut begin = Vec::new();
-            StoredEntry::of_job(job).write(&mut begin).map_err(StoredError::Io)?;
+            StoredEntry::of_job(job)
+                .write(&mut begin)
+                .map_err(StoredError::Io)?;
             store.append(&begin).map_err(StoredError::Io)?;
             // The names too, or a power failure loses a file that was written to disk.
             [store.folder.as_path(), data]
@@ -95,8 +100,8 @@ pub(crate) fn read(
     file: impl io::Read,
     each: &mut impl FnMut(StoredEntry, Option<Batch>),
 ) -> Result<u64, (StoredError, u64)> {
-    let (mut stored, _) = StoredJob::open(BufReader::with_capacity(1 << 16, file))
-        .map_err(|error| (error, 0))?;
+    let (mut stored, _) =
+        StoredJob::open(BufReader::with_capacity(1 << 16, file)).map_err(|error| (error, 0))?;
     loop {
         match stored.next() {
             Ok(Some((entry, batch))) => each(entry, batch),
@@ -125,13 +130,14 @@ pub(crate) fn batches(data: &Path, job: &str) -> PathBuf {
 
 /// Whether anything was ever answered for: not if the file was cut off at its very beginning.
 pub(crate) fn is_begun(data: &Path, job: &str) -> bool {
-    File::open(batches(data, job))
-        .is_ok_and(|file| StoredJob::open(BufReader::new(file)).is_ok())
+    File::open(batches(data, job)).is_ok_and(|file| StoredJob::open(BufReader::new(file)).is_ok())
 }
 
 /// Bytes of a job's batches.
 pub(crate) fn batches_bytes(data: &Path, job: &str) -> Option<u64> {
-    fs::metadata(batches(data, job)).ok().map(|metadata| metadata.len())
+    fs::metadata(batches(data, job))
+        .ok()
+        .map(|metadata| metadata.len())
 }
 
 /// Writes a file of a job: whole, or not at all.

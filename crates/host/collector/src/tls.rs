@@ -38,7 +38,9 @@ pub struct Certificate(Arc<ServerConfig>);
 
 impl std::fmt::Debug for Certificate {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Certificate").finish_non_exhaustive()
+        formatter
+            .debug_struct("Certificate")
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,13 +87,12 @@ impl Certificate {
                 what: "certificate",
                 source,
             })?;
-        let secret = PrivateKeyDer::from_pem_file(key).map_err(|source| {
-            CertificateError::Content {
+        let secret =
+            PrivateKeyDer::from_pem_file(key).map_err(|source| CertificateError::Content {
                 path: key.to_owned(),
                 what: "private key",
                 source,
-            }
-        })?;
+            })?;
         let mut config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(chain, secret)
@@ -112,10 +113,7 @@ pub(crate) struct TlsListener {
 }
 
 impl TlsListener {
-    pub(crate) fn new(
-        listener: TcpListener,
-        certificate: Certificate,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(listener: TcpListener, certificate: Certificate) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (sender, agreed) = channel(AT_ONCE);
         tokio::spawn(accept(listener, TlsAcceptor::from(certificate.0), sender));
@@ -190,14 +188,29 @@ mod tests {
     #[test]
     fn files_that_are_no_certificate_or_no_key_are_named() {
         let folder = tempfile::tempdir().unwrap();
-        let (certificate, key) =
-            (folder.path().join("c.pem"), folder.path().join("k.pem"));
-        let read = || Certificate::read(&certificate, &key).unwrap_err().to_string();
-        assert!(read().contains("c.pem: no certificate can be read"), "{}", read());
+        let (certificate, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));
+        let read = || {
+            Certificate::read(&certificate, &key)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(
+            read().contains("c.pem: no certificate can be read"),
+            "{}",
+            read()
+        );
         std::fs::write(&certificate, "no PEM").unwrap();
-        assert!(read().contains("c.pem: no certificate can be read"), "{}", read());
+        assert!(
+            read().contains("c.pem: no certificate can be read"),
+            "{}",
+            read()
+        );
         let text = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         std::fs::write(&certificate, text).unwrap();
-        assert!(read().contains("k.pem: no private key can be read"), "{}", read());
+        assert!(
+            read().contains("k.pem: no private key can be read"),
+            "{}",
+            read()
+        );
     }
 }

@@ -69,7 +69,12 @@ impl AlertOutbox {
         let queue = AlertQueue::new(waiting, repeats, Now::read());
         metrics.count_waiting_alerts(queue.waiting().len());
         let (queue, wake) = (Mutex::new(queue), Condvar::new());
-        Self(Arc::new(OutboxState { queue, wake, file, metrics }))
+        Self(Arc::new(OutboxState {
+            queue,
+            wake,
+            file,
+            metrics,
+        }))
     }
 
     /// Begins to post to `webhook`; `log` is told what could not be.
@@ -151,7 +156,12 @@ impl WebhookSender {
             .tls_config(webhook.tls.clone())
             .max_redirects(0)
             .build();
-        Self { shared, webhook, http: config.into(), log }
+        Self {
+            shared,
+            webhook,
+            http: config.into(),
+            log,
+        }
     }
 
     fn run(&self) {
@@ -161,8 +171,10 @@ impl WebhookSender {
                 Delivery::Repeat(alerts) => {
                     debug!(alerts = alerts.len(), "what goes on is posted again");
                     let now = Now::read();
-                    let alerts: Vec<_> =
-                        alerts.iter().map(|alert| alertmanager(alert, now)).collect();
+                    let alerts: Vec<_> = alerts
+                        .iter()
+                        .map(|alert| alertmanager(alert, now))
+                        .collect();
                     // In a minute they are sent again.
                     drop(self.post(&Value::from(alerts)));
                 }
@@ -205,8 +217,10 @@ impl WebhookSender {
 
     /// What became of it, and why.
     fn post(&self, body: &Value) -> (PostOutcome, String) {
-        let request =
-            self.http.post(&self.webhook.url).header("content-type", "application/json");
+        let request = self
+            .http
+            .post(&self.webhook.url)
+            .header("content-type", "application/json");
         // The address may hold a secret; errors do not repeat it.
         match request.send(body.to_string()) {
             Ok(answer) => {
@@ -224,7 +238,12 @@ impl WebhookSender {
 }
 
 fn body(alert: &Alert, form: WebhookForm, now: Now) -> Value {
-    let Alert { job, incident, begun_s, ended_s } = alert;
+    let Alert {
+        job,
+        incident,
+        begun_s,
+        ended_s,
+    } = alert;
     match form {
         WebhookForm::Json => json!({
             "schema": "laggard.alert/1",
@@ -239,8 +258,10 @@ fn body(alert: &Alert, form: WebhookForm, now: Now) -> Value {
             let over = if ended_s.is_some() { "over: " } else { "" };
             let text = format!("{over}job {job}: {}", incident.text);
             // The characters that mean something there.
-            let text =
-                text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+            let text = text
+                .replace('&', "&amp;")
+                .replace('<', "&lt;")
+                .replace('>', "&gt;");
             json!({ "text": text })
         }
     }
@@ -248,7 +269,12 @@ fn body(alert: &Alert, form: WebhookForm, now: Now) -> Value {
 
 /// As Alertmanager takes it.
 fn alertmanager(alert: &Alert, now: Now) -> Value {
-    let Alert { job, incident, begun_s, ended_s } = alert;
+    let Alert {
+        job,
+        incident,
+        begun_s,
+        ended_s,
+    } = alert;
     json!({
         "labels": {
             "alertname": format!("laggard_{}", incident.kind.name()),
@@ -273,8 +299,11 @@ mod tests {
 
     #[test]
     fn times_are_written_as_the_calendar_has_them() {
-        let days =
-            [(0, "1970-01-01"), (951_782_400, "2000-02-29"), (951_868_800, "2000-03-01")];
+        let days = [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+        ];
         for (second, day) in days {
             assert_eq!(rfc3339(second), format!("{day}T00:00:00Z"));
         }

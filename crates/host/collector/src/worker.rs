@@ -65,7 +65,11 @@ pub(crate) const REPLACED: &str = "another agent of this host has begun since: a
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
     /// It is on disk, now or since before.
-    Kept { next: u64, wanted: HostOrders, is_new: bool },
+    Kept {
+        next: u64,
+        wanted: HostOrders,
+        is_new: bool,
+    },
     /// Those from `next` on are missing.
     Gap { next: u64 },
     /// There is no room now.
@@ -158,13 +162,28 @@ struct Ledger {
 
 impl Ledger {
     fn note(&mut self, batch: &StoredBatch) {
-        let StoredBatch { host, session, sequence, boot, offset_ns, at_s, .. } = batch;
-        let known = self.next.insert((host.clone(), session.clone()), sequence + 1);
+        let StoredBatch {
+            host,
+            session,
+            sequence,
+            boot,
+            offset_ns,
+            at_s,
+            ..
+        } = batch;
+        let known = self
+            .next
+            .insert((host.clone(), session.clone()), sequence + 1);
         if known.is_none() {
             self.newest.insert(host.clone(), session.clone());
         }
-        self.offsets_ns.entry((host.clone(), boot.clone())).or_insert(*offset_ns);
-        self.origin.get_or_insert(JobOrigin { begun_s: *at_s, offset_ns: *offset_ns });
+        self.offsets_ns
+            .entry((host.clone(), boot.clone()))
+            .or_insert(*offset_ns);
+        self.origin.get_or_insert(JobOrigin {
+            begun_s: *at_s,
+            offset_ns: *offset_ns,
+        });
         self.last_seen_s = self.last_seen_s.max(*at_s);
     }
 
@@ -174,12 +193,15 @@ impl Ledger {
     }
 
     fn offset_ns(&self, host: &str, boot: &str) -> Option<i64> {
-        self.offsets_ns.get(&(host.to_owned(), boot.to_owned())).copied()
+        self.offsets_ns
+            .get(&(host.to_owned(), boot.to_owned()))
+            .copied()
     }
 
     fn has_room(&self, batch: &Batch) -> bool {
-        let is_known =
-            self.next.contains_key(&(batch.host.clone(), batch.session.clone()));
+        let is_known = self
+            .next
+            .contains_key(&(batch.host.clone(), batch.session.clone()));
         is_known || self.next.len() < MAX_SESSIONS && self.offsets_ns.len() < MAX_HOSTS
     }
 }
@@ -297,12 +319,7 @@ impl JobWorker {
 
     /// All that is kept was read, so many bytes; `alerts` are those of the job where somebody is
     /// sent any.
-    pub(crate) fn ready(
-        &mut self,
-        now: Now,
-        bytes: u64,
-        alerts: Option<JobAlerts>,
-    ) -> Vec<Effect> {
+    pub(crate) fn ready(&mut self, now: Now, bytes: u64, alerts: Option<JobAlerts>) -> Vec<Effect> {
         if let Some(mut merger) = self.reading.take() {
             merger.take_announcements();
             *self.handle.merger() = Some(merger);
@@ -339,8 +356,16 @@ impl JobWorker {
         let mut again = Vec::new();
         let last_row = batches.last().and_then(|last| last.row);
         for pending in batches {
-            let PendingBatch { mut batch, boot, now_ns, at_ns, body, asker, row, memory } =
-                pending;
+            let PendingBatch {
+                mut batch,
+                boot,
+                now_ns,
+                at_ns,
+                body,
+                asker,
+                row,
+                memory,
+            } = pending;
             if row.is_some() && row == self.refused {
                 let reason = "one before it could not be written".to_owned();
                 effects.push(Effect::Answer(asker, BatchOutcome::Full(reason)));
@@ -385,8 +410,7 @@ impl JobWorker {
                 continue;
             }
             let measured_ns = at_ns.saturating_sub_unsigned(now_ns);
-            let (offset_ns, first_ns) =
-                self.offsets_ns(&kept, (&batch.host, &boot), measured_ns);
+            let (offset_ns, first_ns) = self.offsets_ns(&kept, (&batch.host, &boot), measured_ns);
             batch.shift_ns = offset_ns.saturating_sub(first_ns);
             let stored = StoredBatch {
                 host: batch.host.clone(),
@@ -405,7 +429,11 @@ impl JobWorker {
         if entries.is_empty() {
             effects.extend(self.accept(kept, again));
         } else {
-            self.waiting = Some(WaitsFor::Batches { kept, again, last_row });
+            self.waiting = Some(WaitsFor::Batches {
+                kept,
+                again,
+                last_row,
+            });
             effects.push(self.append(entries));
         }
         effects
@@ -413,12 +441,7 @@ impl JobWorker {
 
     /// What leads to our clock from that of a host and its boot, and from that of the first batch;
     /// `measured_ns` if nothing is known yet.
-    fn offsets_ns(
-        &self,
-        kept: &[KeptBatch],
-        of: (&str, &str),
-        measured_ns: i64,
-    ) -> (i64, i64) {
+    fn offsets_ns(&self, kept: &[KeptBatch], of: (&str, &str), measured_ns: i64) -> (i64, i64) {
         // One measurement for a whole boot: the next would differ by the time on the network, and
         // what the host did would jump by that.
         let offset_ns = self
@@ -451,7 +474,11 @@ impl JobWorker {
             self.bytes += appending;
         }
         match self.waiting.take() {
-            Some(WaitsFor::Batches { kept, again, last_row }) => match written {
+            Some(WaitsFor::Batches {
+                kept,
+                again,
+                last_row,
+            }) => match written {
                 Ok(()) => self.accept(kept, again),
                 Err(error) => {
                     self.refused = last_row;
@@ -477,11 +504,7 @@ impl JobWorker {
     }
 
     /// Answers for batches that are on disk: agents need not wait for the analysis.
-    fn accept(
-        &mut self,
-        kept: Vec<KeptBatch>,
-        again: Vec<(u64, PendingAnswer)>,
-    ) -> Vec<Effect> {
+    fn accept(&mut self, kept: Vec<KeptBatch>, again: Vec<(u64, PendingAnswer)>) -> Vec<Effect> {
         let wanted = self
             .handle
             .merger()
@@ -494,15 +517,21 @@ impl JobWorker {
             .unwrap_or_default();
         let mut effects = Vec::new();
         for (next, to) in again {
-            let answer =
-                BatchOutcome::Kept { next, wanted: wanted.clone(), is_new: false };
+            let answer = BatchOutcome::Kept {
+                next,
+                wanted: wanted.clone(),
+                is_new: false,
+            };
             effects.push(Effect::Answer(to, answer));
         }
         let mut accepted = Vec::new();
         for (stored, batch, to, memory) in kept {
             let next = stored.sequence + 1;
-            let answer =
-                BatchOutcome::Kept { next, wanted: wanted.clone(), is_new: true };
+            let answer = BatchOutcome::Kept {
+                next,
+                wanted: wanted.clone(),
+                is_new: true,
+            };
             effects.push(Effect::Answer(to, answer));
             accepted.push((stored, batch, memory));
         }

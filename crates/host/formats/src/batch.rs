@@ -66,7 +66,9 @@ pub(crate) fn unpack(
     let mut bytes = Vec::new();
     // One byte more than is allowed tells a batch that is too large from one that just fits.
     let mut limited = unpacked.by_ref().take(FULL_AT_BYTES + 1);
-    limited.read_to_end(&mut bytes).map_err(BatchError::Packed)?;
+    limited
+        .read_to_end(&mut bytes)
+        .map_err(BatchError::Packed)?;
     if bytes.len() as u64 > FULL_AT_BYTES {
         return Err(BatchError::TooLarge);
     }
@@ -76,19 +78,26 @@ pub(crate) fn unpack(
     for (line, number) in lines.split(|byte| *byte == b'\n').zip(1..) {
         if head.is_none() {
             let read = BatchHead::read(line);
-            head =
-                Some(read.map_err(|reason| BatchError::Line { line: number, reason })?);
+            head = Some(read.map_err(|reason| BatchError::Line {
+                line: number,
+                reason,
+            })?);
             continue;
         }
         if !with_marks && is_mark(line) {
             continue;
         }
-        let input = checked_input(line)
-            .map_err(|reason| BatchError::Line { line: number, reason })?;
+        let input = checked_input(line).map_err(|reason| BatchError::Line {
+            line: number,
+            reason,
+        })?;
         inputs.push(input);
     }
     let Some(head) = head else {
-        return Err(BatchError::Line { line: 1, reason: "it is empty".to_owned() });
+        return Err(BatchError::Line {
+            line: 1,
+            reason: "it is empty".to_owned(),
+        });
     };
     // A second frame would be kept with the batch, and never read.
     let rest = unpacked.finish();

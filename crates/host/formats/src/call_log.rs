@@ -14,8 +14,7 @@ use crate::{FormatError, Limits};
 pub use write::{WrittenCalls, write_call_logs};
 
 /// What stands at the beginning of a log, in all its generations.
-pub(crate) const BEGINNINGS: [&str; 4] =
-    ["] Fun ", "[Func nccl", ",NCCL_API,", ",CUDA_KERNEL,"];
+pub(crate) const BEGINNINGS: [&str; 4] = ["] Fun ", "[Func nccl", ",NCCL_API,", ",CUDA_KERNEL,"];
 
 /// Lines of a hundred that may be damaged: threads share the writer's ring, which tears
 /// entries now and then.
@@ -112,11 +111,7 @@ impl CallLog {
                     let reason = format!(
                         "rank {said} in a log of rank {rank}: a file is the log of one rank"
                     );
-                    return Err(FormatError::content(
-                        path,
-                        format!("line {number}"),
-                        reason,
-                    ));
+                    return Err(FormatError::content(path, format!("line {number}"), reason));
                 }
             }
             // A header after calls begins another run of the job in the same file: its calls must
@@ -130,7 +125,13 @@ impl CallLog {
             let call = (found.at_ns, found.op, found.size);
             if let (Some(at_ns), Some(op), Some(size)) = call {
                 let count = found.count;
-                log.calls.calls.push(Call { at_ns, op, size, lane, count });
+                log.calls.calls.push(Call {
+                    at_ns,
+                    op,
+                    size,
+                    lane,
+                    count,
+                });
             }
         }
         if let Some((first, damaged)) = log.damaged
@@ -165,9 +166,7 @@ impl CallLog {
             )
         });
         let cut = self.cut.then(|| {
-            format!(
-                "the last line of the log of rank {rank} is cut off: it was being written"
-            )
+            format!("the last line of the log of rank {rank} is cut off: it was being written")
         });
         let runs = (self.earlier_runs > 0).then(|| {
             format!(
@@ -193,7 +192,10 @@ impl Lanes {
         let is_its = |lane: &Lane| lane.pointer == pointer && is_same(&lane.hash, &hash);
         if !lanes.get(self.last).is_some_and(is_its) {
             self.last = lanes.iter().position(is_its).unwrap_or_else(|| {
-                lanes.push(Lane { pointer: pointer.to_owned(), hash: String::new() });
+                lanes.push(Lane {
+                    pointer: pointer.to_owned(),
+                    hash: String::new(),
+                });
                 lanes.len() - 1
             });
         }
@@ -208,17 +210,21 @@ impl Lanes {
 
 /// Whether one hash is the other or its beginning. Who has none is not who has one.
 fn is_same(one: &str, other: &str) -> bool {
-    one.is_empty() == other.is_empty()
-        && (one.starts_with(other) || other.starts_with(one))
+    one.is_empty() == other.is_empty() && (one.starts_with(other) || other.starts_with(one))
 }
 
 /// A hash as a signed decimal number, however it was written; zero is none: split
 /// communicators all have it.
 fn decimal(hash: &str) -> std::borrow::Cow<'_, str> {
-    let hexadecimal = hash.strip_prefix("0x").map(|hex| u64::from_str_radix(hex, 16));
+    let hexadecimal = hash
+        .strip_prefix("0x")
+        .map(|hex| u64::from_str_radix(hex, 16));
     let unsigned = match hexadecimal {
         Some(value) => value.ok(),
-        None => hash.parse::<u64>().ok().filter(|value| i64::try_from(*value).is_err()),
+        None => hash
+            .parse::<u64>()
+            .ok()
+            .filter(|value| i64::try_from(*value).is_err()),
     };
     match unsigned {
         Some(0) => "".into(),
@@ -246,7 +252,11 @@ fn read_line(line: &str) -> ParsedLine<'_> {
         }
     };
     let complete = found.at_ns.is_some() && found.op.is_some() && found.size.is_some();
-    if told.is_some() && complete { ParsedLine::Call(found) } else { ParsedLine::Damaged }
+    if told.is_some() && complete {
+        ParsedLine::Call(found)
+    } else {
+        ParsedLine::Damaged
+    }
 }
 
 /// Reads `[key value] … key value …`: the generations of MegaTrace's own patch.
@@ -325,7 +335,10 @@ fn op_of(name: &str) -> Option<CollectiveOp> {
 fn time_ns(text: &str) -> Option<u64> {
     let Some((seconds, fraction)) = text.split_once('.') else {
         // Seconds since 1970 have ten digits, nanoseconds nineteen.
-        return text.parse().ok().filter(|ns| *ns < YEAR_2262_NS && text.len() >= 16);
+        return text
+            .parse()
+            .ok()
+            .filter(|ns| *ns < YEAR_2262_NS && text.len() >= 16);
     };
     if fraction.is_empty() || fraction.len() > 9 {
         return None;
@@ -344,8 +357,13 @@ fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let (_, after) = name.rsplit_once("rank")?;
     let after = after.trim_start_matches(['_', '-', '.']);
-    let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
-    after[..digits].parse().ok().filter(|rank| *rank < MAX_RANKS)
+    let digits = after
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(after.len());
+    after[..digits]
+        .parse()
+        .ok()
+        .filter(|rank| *rank < MAX_RANKS)
 }
 
 #[cfg(test)]
@@ -375,7 +393,9 @@ mod tests {
         let hashes = ["", "", "-5956285979098587305"];
         for (at, line) in lines.into_iter().enumerate() {
             let log = read(&format!("{line}\n")).unwrap().calls;
-            let [call] = log.calls[..] else { panic!("{} calls", log.calls.len()) };
+            let [call] = log.calls[..] else {
+                panic!("{} calls", log.calls.len())
+            };
             assert_eq!(call.at_ns, 1_755_590_104_254_021_144);
             assert_eq!((call.op.name(), call.size), ("ALLREDUCE", 8));
             assert_eq!(call.count, [None, Some(3), Some(3), Some(3), None][at]);
@@ -394,7 +414,10 @@ mod tests {
     fn a_hash_is_the_same_number_however_it_is_written() {
         let signed = "-5956285979098587305";
         assert_eq!(decimal("12490458094610964311"), signed);
-        assert_eq!(decimal(&format!("{:#x}", 12_490_458_094_610_964_311_u64)), signed);
+        assert_eq!(
+            decimal(&format!("{:#x}", 12_490_458_094_610_964_311_u64)),
+            signed
+        );
         assert_eq!(decimal(signed), signed);
         // Cut off by the writer's buffer: still its beginning.
         assert_eq!(decimal("-5956285979098"), "-5956285979098");
@@ -433,8 +456,7 @@ mod tests {
     #[test]
     fn the_last_run_of_several_counts() {
         let line = |ns| format!("{ns},NCCL_API,AllReduce,count=8,comm=0x5\n");
-        let (first, last) =
-            (1_755_590_104_000_000_000_u64, 1_755_590_105_000_000_000_u64);
+        let (first, last) = (1_755_590_104_000_000_000_u64, 1_755_590_105_000_000_000_u64);
         let text = format!(
             "=== run ===\n{}=== end ===\n=== run ===\n{}=== end ===\n",
             line(first),
@@ -443,7 +465,10 @@ mod tests {
         let log = read(&text).unwrap();
         assert_eq!(log.calls.calls.len(), 1);
         assert_eq!(log.calls.calls[0].at_ns, last);
-        assert_eq!(log.notes(), ["the log of rank 7 has 2 runs: the last is analysed"]);
+        assert_eq!(
+            log.notes(),
+            ["the log of rank 7 has 2 runs: the last is analysed"]
+        );
     }
 
     #[test]
@@ -453,7 +478,10 @@ mod tests {
         let log = read(&(line.repeat(60) + torn + &line.repeat(60))).unwrap();
         assert_eq!((log.calls.calls.len(), log.damaged), (120, Some((61, 1))));
         let refused = read(&(line.to_owned() + torn)).unwrap_err().to_string();
-        assert!(refused.starts_with("rank_7.log, at line 2: it is no call"), "{refused}");
+        assert!(
+            refused.starts_with("rank_7.log, at line 2: it is no call"),
+            "{refused}"
+        );
         let log = read(&(line.to_owned() + "[17555")).unwrap();
         assert!(log.cut);
     }

@@ -94,7 +94,10 @@ impl GroupStatus {
     /// The last collective of the group that is known to have ended, 0 if none is.
     fn ended(&self) -> u64 {
         let number = &self.last_completed_collective;
-        number.as_u64().or_else(|| number.as_str()?.parse().ok()).unwrap_or(0)
+        number
+            .as_u64()
+            .or_else(|| number.as_str()?.parse().ok())
+            .unwrap_or(0)
     }
 }
 
@@ -122,7 +125,9 @@ impl Dump {
     fn collective(&self, entry: &Entry, is_timed: bool) -> DumpedCollective {
         let status = match entry.pg_id.as_u64() {
             Some(id) => self.pg_status.get(&id.to_string()),
-            None => entry.group().and_then(|(group, _)| self.pg_status.get(group)),
+            None => entry
+                .group()
+                .and_then(|(group, _)| self.pg_status.get(group)),
         };
         let ended = status.map_or(0, GroupStatus::ended);
         // A collective that was given up counts as completed in the status alone.
@@ -134,9 +139,7 @@ impl Dump {
             completed,
             is_exact: entry.profiling_name.starts_with("nccl"),
             in_flight: match entry.state.as_str() {
-                _ if completed || entry.retired.as_bool() != Some(false) => {
-                    InFlight::Unknown
-                }
+                _ if completed || entry.retired.as_bool() != Some(false) => InFlight::Unknown,
                 "started" => InFlight::Started,
                 _ if is_timed => InFlight::NotStarted,
                 _ => InFlight::Issued,
@@ -151,7 +154,10 @@ impl Dump {
             .iter()
             .map(|entry| entry.time_created_ns.as_u64())
             .collect::<Option<Vec<u64>>>()?;
-        times.last().is_some_and(|last| *last > SET_CLOCK_NS).then_some(times)
+        times
+            .last()
+            .is_some_and(|last| *last > SET_CLOCK_NS)
+            .then_some(times)
     }
 }
 
@@ -164,8 +170,11 @@ pub(crate) fn tell<'a>(
     of_stacks: impl Iterator<Item = u32>,
     take: &mut dyn FnMut(Input),
 ) -> u32 {
-    let ranks: BTreeSet<u32> =
-        dumps.clone().map(|(rank, _)| rank).chain(of_stacks).collect();
+    let ranks: BTreeSet<u32> = dumps
+        .clone()
+        .map(|(rank, _)| rank)
+        .chain(of_stacks)
+        .collect();
     let copied = copied(dumps.clone());
     if !copied.is_empty() {
         let ranks = fold_ranks(&copied.iter().copied().collect::<Vec<_>>());
@@ -175,14 +184,17 @@ pub(crate) fn tell<'a>(
         );
         take(Input::Note { text });
     }
-    let dumps: Vec<(u32, &Dump)> =
-        dumps.filter(|(rank, _)| !copied.contains(rank)).collect();
+    let dumps: Vec<(u32, &Dump)> = dumps.filter(|(rank, _)| !copied.contains(rank)).collect();
     let (members_of, names) = groups(&dumps, &ranks);
     let numbers: BTreeMap<&str, u32> = members_of.keys().copied().zip(0..).collect();
     for (group, members) in &members_of {
         let members = members.iter().copied().collect();
         let (group, name) = (numbers[group], name_of(group, &names));
-        take(Input::Group { group, name, members });
+        take(Input::Group {
+            group,
+            name,
+            members,
+        });
     }
     let mut told = by_rank(&dumps);
     for (rank, group, number, of) in earlier(&told) {
@@ -217,11 +229,18 @@ pub(crate) fn tell<'a>(
         for ((group, number), told) in &collectives {
             let (group, number) = (*group, *number);
             // What was issued after it, or has ended elsewhere, says that it has ended too.
-            let after = collectives.range((group, number.saturating_add(1))..).next();
+            let after = collectives
+                .range((group, number.saturating_add(1))..)
+                .next();
             let is_last = after.is_none_or(|((other, _), _)| *other != group);
             let is_over = ended.get(group).is_some_and(|(last, _)| *last >= number);
-            let DumpedCollective { op, detail, completed, mut in_flight, is_exact } =
-                told.clone();
+            let DumpedCollective {
+                op,
+                detail,
+                completed,
+                mut in_flight,
+                is_exact,
+            } = told.clone();
             if !is_exact && (!is_last || is_over) {
                 in_flight = InFlight::Unknown;
             }
@@ -261,7 +280,11 @@ fn groups<'a>(dumps: &[(u32, &'a Dump)], ranks: &BTreeSet<u32>) -> Groups<'a> {
         .flat_map(GroupConfig::ranks)
         .collect();
     // All of a job are in its default group, also those without a dump.
-    let last = ranks.iter().chain(&configured).max().filter(|last| **last < MOST_RANKS);
+    let last = ranks
+        .iter()
+        .chain(&configured)
+        .max()
+        .filter(|last| **last < MOST_RANKS);
     for (group, members) in &mut groups {
         if names.get(group) == Some(&"default_pg") {
             members.extend(ranks);
@@ -292,7 +315,9 @@ fn by_rank<'a>(dumps: &[(u32, &'a Dump)]) -> BTreeMap<u32, OfRank<'a>> {
         let is_timed = dump.is_timed();
         let of_rank = of_ranks.entry(*rank).or_default();
         for entry in dump.entries.iter().filter(|entry| entry.counts()) {
-            let Some((group, _)) = entry.group() else { continue };
+            let Some((group, _)) = entry.group() else {
+                continue;
+            };
             let new = dump.collective(entry, is_timed);
             // Of two dumps the one that knows of its end is the later one.
             of_rank
@@ -316,7 +341,11 @@ fn copied<'a>(dumps: impl Iterator<Item = (u32, &'a Dump)>) -> BTreeSet<u32> {
             ranks.entry(times).or_default().insert(rank);
         }
     }
-    ranks.into_values().filter(|ranks| ranks.len() > 1).flatten().collect()
+    ranks
+        .into_values()
+        .filter(|ranks| ranks.len() > 1)
+        .flatten()
+        .collect()
 }
 
 /// The last collective of each group that has ended on some rank and does so on none before all
@@ -344,7 +373,11 @@ fn earlier<'a>(told: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u32)
     let ended = ended(told);
     let mut last: BTreeMap<(&str, u32), u64> = BTreeMap::new();
     for (rank, collectives) in told {
-        last.extend(collectives.keys().map(|(group, number)| ((*group, *rank), *number)));
+        last.extend(
+            collectives
+                .keys()
+                .map(|(group, number)| ((*group, *rank), *number)),
+        );
     }
     let mut found: Vec<(u32, &str, u64, u32)> = Vec::new();
     for ((group, rank), last) in last {

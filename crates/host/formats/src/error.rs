@@ -104,9 +104,7 @@ impl FormatError {
     /// What the operator can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Io { .. } => {
-                "check the path, its permissions and that it was copied whole"
-            }
+            Self::Io { .. } => "check the path, its permissions and that it was copied whole",
             Self::Unknown { .. } => {
                 concat!(
                     "laggard analyze reads ",

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use model::{
-    CollectiveIssue, CollectiveOp, Event, Input, Mark, RankNs, Source, StageId,
-    StageNames,
+    CollectiveIssue, CollectiveOp, Event, Input, Mark, RankNs, Source, StageId, StageNames,
 };
 use steps::StepCounter;
 use verdict::{Job, Settings};
@@ -23,10 +22,7 @@ impl MarkEvents {
     /// # Errors
     /// [`FormatError::Content`] for an unknown kind or a time that runs backwards, with the
     /// place.
-    pub(crate) fn new(
-        path: &Path,
-        lists: Vec<Vec<(u64, String)>>,
-    ) -> Result<Self, FormatError> {
+    pub(crate) fn new(path: &Path, lists: Vec<Vec<(u64, String)>>) -> Result<Self, FormatError> {
         let mut ranks = Vec::with_capacity(lists.len());
         for (rank, list) in lists.into_iter().enumerate() {
             let mut marks = Vec::with_capacity(list.len());
@@ -42,8 +38,7 @@ impl MarkEvents {
                     ));
                 };
                 if time_ns < last {
-                    let reason =
-                        format!("time runs backwards from {last} to {time_ns} ns");
+                    let reason = format!("time runs backwards from {last} to {time_ns} ns");
                     return Err(FormatError::content(
                         path,
                         format!("[{rank}][{at}]"),
@@ -53,7 +48,12 @@ impl MarkEvents {
                 last = time_ns;
                 let step = counter.count(event.kind());
                 let at = RankNs(time_ns);
-                marks.push(Mark { at, step, on_loop_thread: true, event });
+                marks.push(Mark {
+                    at,
+                    step,
+                    on_loop_thread: true,
+                    event,
+                });
             }
             ranks.push(marks);
         }
@@ -70,7 +70,14 @@ impl MarkEvents {
             let (host, role) = ("recording".to_owned(), None);
             // Each speaks for itself, so none has neighbours that are to be waited for.
             let (first_local, locals) = (rank, 1);
-            job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
+            job.take(Input::Rank {
+                rank,
+                host,
+                role,
+                first_local,
+                locals,
+                world_size,
+            });
             // The only explicit stage these lists have is the callbacks'.
             let name = StageNames::default().name(StageId::CALLBACKS).to_owned();
             job.take(Input::Name { rank, name });

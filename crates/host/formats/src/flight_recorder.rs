@@ -78,8 +78,9 @@ impl ServedEntry {
         let mut bytes = 0_u64;
         for (size, kind) in sizes.iter().zip(&types) {
             let element = element_bytes(kind.as_bytes());
-            let of_tensor =
-                size.iter().try_fold(element, |all, one| all.checked_mul(*one))?;
+            let of_tensor = size
+                .iter()
+                .try_fold(element, |all, one| all.checked_mul(*one))?;
             bytes = bytes.checked_add(of_tensor)?;
         }
         Some((bytes, element_bytes(types.first()?.as_bytes())))
@@ -92,8 +93,11 @@ impl ServedEntry {
 /// What the JSON parser says.
 pub fn recorded_collectives(json: &[u8]) -> serde_json::Result<Vec<RecordedCollective>> {
     let dump: ServedDump = serde_json::from_slice(json)?;
-    let mut collectives: Vec<_> =
-        dump.entries.into_iter().map(RecordedCollective::from).collect();
+    let mut collectives: Vec<_> = dump
+        .entries
+        .into_iter()
+        .map(RecordedCollective::from)
+        .collect();
     collectives.sort_by_key(|collective| collective.record_id);
     Ok(collectives)
 }
@@ -111,7 +115,11 @@ impl From<ServedEntry> for RecordedCollective {
             bytes: passed.map(|(bytes, _)| bytes),
             element_bytes: passed.map_or(0, |(_, element)| element),
             group: entry.process_group.into_iter().next().unwrap_or_default(),
-            number: if is_counted { entry.collective_seq_id } else { 0 },
+            number: if is_counted {
+                entry.collective_seq_id
+            } else {
+                0
+            },
             issued_unix_ns: entry.time_created_ns,
         }
     }
@@ -154,7 +162,10 @@ mod tests {
             "collective_seq_id":7},
             {"record_id":2,"time_created_ns":2,"profiling_name":"nccl:recv 0<-1","collective_seq_id":7},
             {"record_id":3,"time_created_ns":3,"profiling_name":"nccl:all_reduce","collective_seq_id":7}]}"#;
-        let numbers = recorded_collectives(json).unwrap().into_iter().map(|it| it.number);
+        let numbers = recorded_collectives(json)
+            .unwrap()
+            .into_iter()
+            .map(|it| it.number);
         assert_eq!(numbers.collect::<Vec<_>>(), [0, 0, 7]);
     }
 
@@ -168,12 +179,26 @@ mod tests {
             "input_sizes":[[2,3],[]],"input_dtypes":["Float","Long"]}]}"#;
         let collectives = recorded_collectives(json).unwrap();
         assert_eq!(collectives[0].issued_unix_ns, 10);
-        assert_eq!((collectives[0].bytes, collectives[0].element_bytes), (Some(32), 4));
-        assert_eq!((collectives[1].bytes, collectives[1].element_bytes), (None, 0));
-        assert_eq!((collectives[1].group.as_str(), collectives[1].number), ("0", 7));
+        assert_eq!(
+            (collectives[0].bytes, collectives[0].element_bytes),
+            (Some(32), 4)
+        );
+        assert_eq!(
+            (collectives[1].bytes, collectives[1].element_bytes),
+            (None, 0)
+        );
+        assert_eq!(
+            (collectives[1].group.as_str(), collectives[1].number),
+            ("0", 7)
+        );
         assert_eq!(collectives[2].number, 0, "sends are not counted");
         assert!(recorded_collectives(b"{\"entries\":[{}]}").is_err());
         let newer = recorded_collectives(b"{\"version\":\"3.0\",\"entries\":[]}");
-        assert!(newer.unwrap_err().to_string().contains("version 3.0 of the dump"));
+        assert!(
+            newer
+                .unwrap_err()
+                .to_string()
+                .contains("version 3.0 of the dump")
+        );
     }
 }

@@ -114,10 +114,15 @@ impl InspectorLog {
 
     fn add(&mut self, line: InspectorLine) -> Result<(), (&'static str, String)> {
         // Lines about sends, receives and the log itself.
-        let Some(timed) = line.coll_perf else { return Ok(()) };
-        let header = line.header.ok_or_else(|| ("header", "it is missing".to_owned()))?;
-        let metadata =
-            line.metadata.ok_or_else(|| ("metadata", "it is missing".to_owned()))?;
+        let Some(timed) = line.coll_perf else {
+            return Ok(());
+        };
+        let header = line
+            .header
+            .ok_or_else(|| ("header", "it is missing".to_owned()))?;
+        let metadata = line
+            .metadata
+            .ok_or_else(|| ("metadata", "it is missing".to_owned()))?;
         let version = &metadata.inspector_output_format_version;
         if !version.starts_with("v4.") {
             let reason = format!("{version:?} is not v4.x, which is what is read");
@@ -138,18 +143,24 @@ impl InspectorLog {
             let reason = format!("{busy_us} µs is not a duration");
             return Err(("coll_perf.coll_exec_time_us", reason));
         }
-        if timed.coll_timing_source.is_some_and(|source| !source.starts_with("kernel")) {
+        if timed
+            .coll_timing_source
+            .is_some_and(|source| !source.starts_with("kernel"))
+        {
             self.host_timed += 1;
             return Ok(());
         }
         let communicator = self.members.entry((header.id, header.n_ranks)).or_default();
         let place = (metadata.hostname, metadata.pid, 0);
-        communicator.entry((header.rank, place)).or_default().push(TimedCollective {
-            op: CollectiveOp::from_name(&timed.coll),
-            number: timed.coll_sn,
-            bytes: timed.coll_msg_size_bytes,
-            busy_ns: (busy_us * 1e3) as u64,
-        });
+        communicator
+            .entry((header.rank, place))
+            .or_default()
+            .push(TimedCollective {
+                op: CollectiveOp::from_name(&timed.coll),
+                number: timed.coll_sn,
+                bytes: timed.coll_msg_size_bytes,
+                busy_ns: (busy_us * 1e3) as u64,
+            });
         Ok(())
     }
 }
@@ -168,9 +179,10 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
     for (communicator, ranks) in logs.iter().flat_map(|log| &log.members) {
         let members = all.entry(communicator).or_default();
         for ((rank, place), timed) in ranks {
-            let member = members
-                .entry(*rank)
-                .or_insert_with(|| InspectedRank { place, timed: Vec::new() });
+            let member = members.entry(*rank).or_insert_with(|| InspectedRank {
+                place,
+                timed: Vec::new(),
+            });
             if member.place == place {
                 member.timed.push(timed);
             } else {
@@ -185,14 +197,19 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
     let places: Vec<Vec<(u32, ProcessPlace)>> = all
         .values()
         .map(|ranks| {
-            ranks.iter().map(|(rank, told)| (*rank, told.place.clone())).collect()
+            ranks
+                .iter()
+                .map(|(rank, told)| (*rank, told.place.clone()))
+                .collect()
         })
         .collect();
     let (ranks, numbering) = job_ranks(&places);
     notes.extend(numbering.note());
     tell_hosts(&places, &ranks, take);
-    let missing: Vec<_> =
-        all.iter().filter(|((_, size), ranks)| ranks.len() < *size as usize).collect();
+    let missing: Vec<_> = all
+        .iter()
+        .filter(|((_, size), ranks)| ranks.len() < *size as usize)
+        .collect();
     if let Some(((hash, size), ranks)) = missing.first() {
         notes.push(format!(
             "{} of {} communicators lack logs of some ranks, comm {hash} of {} of {size}: who \
@@ -212,17 +229,36 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
         if sizes[hash.as_str()] > 1 {
             name += &format!(" of {size}");
         }
-        take(Input::Group { group, name, members: of_job.values().copied().collect() });
+        take(Input::Group {
+            group,
+            name,
+            members: of_job.values().copied().collect(),
+        });
         for (rank, member) in members {
-            let Some(rank) = of_job.get(rank).copied() else { continue };
+            let Some(rank) = of_job.get(rank).copied() else {
+                continue;
+            };
             for timed in member.timed.iter().copied().flatten() {
-                let TimedCollective { op, number, bytes, busy_ns } = *timed;
-                take(Input::Timed { rank, group, op, number, bytes, busy_ns });
+                let TimedCollective {
+                    op,
+                    number,
+                    bytes,
+                    busy_ns,
+                } = *timed;
+                take(Input::Timed {
+                    rank,
+                    group,
+                    op,
+                    number,
+                    bytes,
+                    busy_ns,
+                });
             }
         }
     }
-    let host_timed =
-        logs.iter().fold(0, |sum: u64, log| sum.saturating_add(log.host_timed));
+    let host_timed = logs
+        .iter()
+        .fold(0, |sum: u64, log| sum.saturating_add(log.host_timed));
     if host_timed > 0 {
         notes.push(format!(
             "{host_timed} collectives were timed by the host and are left out: such times say \

@@ -79,14 +79,19 @@ impl JournalWriter {
         let file = BufWriter::new(File::create(path)?);
         let out = match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Out::Gzip(Box::new(GzEncoder::new(file, Compression::fast()))),
-            Some("zst") => {
-                Out::Zstd(Box::new(zstd::stream::write::Encoder::new(file, 1)?))
-            }
+            Some("zst") => Out::Zstd(Box::new(zstd::stream::write::Encoder::new(file, 1)?)),
             _ => Out::Plain(file),
         };
-        let mut journal =
-            Self { out, path: path.to_owned(), written: 0, line: Vec::new() };
-        let header = JournalHeader { schema: SCHEMA.to_owned(), job: job.to_owned() };
+        let mut journal = Self {
+            out,
+            path: path.to_owned(),
+            written: 0,
+            line: Vec::new(),
+        };
+        let header = JournalHeader {
+            schema: SCHEMA.to_owned(),
+            job: job.to_owned(),
+        };
         serde_json::to_writer(&mut journal.line, &header)?;
         journal.line.push(b'\n');
         journal.end_line()?;
@@ -148,7 +153,10 @@ pub fn input_line(input: &Input, line: &mut Vec<u8>) -> io::Result<()> {
         Input::Mark { rank, mark } => {
             let (code, numbers) = mark.event.encode();
             // Recordings are mostly marks, and most marks have no numbers.
-            let used = numbers.iter().rposition(|it| *it != 0).map_or(0, |at| at + 1);
+            let used = numbers
+                .iter()
+                .rposition(|it| *it != 0)
+                .map_or(0, |at| at + 1);
             let (at, step, kind) = (mark.at.0, mark.step, mark.kind() as u8);
             let on_loop = u8::from(mark.on_loop_thread);
             write!(line, "[{rank},{at},{step},{kind},{on_loop},{code}")?;
@@ -201,9 +209,11 @@ impl Journal {
 
     /// Whether the first bytes of a file are those of a journal.
     pub(crate) fn begins(bytes: &[u8]) -> bool {
-        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        serde_json::from_slice::<JournalHeader>(line)
-            .is_ok_and(|header| header.schema == SCHEMA)
+        let line = bytes
+            .split(|byte| *byte == b'\n')
+            .next()
+            .unwrap_or_default();
+        serde_json::from_slice::<JournalHeader>(line).is_ok_and(|header| header.schema == SCHEMA)
     }
 
     /// Reads a journal.
@@ -221,7 +231,10 @@ impl Journal {
                     return Err(FormatError::content(path, place, error.to_string()));
                 }
                 Err(source) => {
-                    return Err(FormatError::Io { path: path.to_owned(), source });
+                    return Err(FormatError::Io {
+                        path: path.to_owned(),
+                        source,
+                    });
                 }
             };
             match input_of(&line) {
@@ -229,11 +242,7 @@ impl Journal {
                 // The writer was killed in the middle of its last line.
                 Err(_) if lines.peek().is_none() => break,
                 Err(reason) => {
-                    return Err(FormatError::content(
-                        path,
-                        format!("line {number}"),
-                        reason,
-                    ));
+                    return Err(FormatError::content(path, format!("line {number}"), reason));
                 }
             }
         }
@@ -264,8 +273,7 @@ pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
     }
     let MarkNumbers { values, count } =
         serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let ([rank, at, step, kind, on_loop, code, numbers @ ..], 6..) = (values, count)
-    else {
+    let ([rank, at, step, kind, on_loop, code, numbers @ ..], 6..) = (values, count) else {
         return Err(format!("a mark has at least 6 numbers, this one {count}"));
     };
     let kind = u8::try_from(kind)
@@ -280,13 +288,15 @@ pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
         event: Event::decode(kind, code, numbers)
             .ok_or_else(|| format!("unknown numbers in a mark of kind {}", kind as u8))?,
     };
-    Ok(Input::Mark { rank: fitting(rank)?, mark })
+    Ok(Input::Mark {
+        rank: fitting(rank)?,
+        mark,
+    })
 }
 
 /// A number of a mark as the type of its place.
 fn fitting<T: TryFrom<u64>>(number: u64) -> Result<T, String> {
-    T::try_from(number)
-        .map_err(|_too_large| "a number is too large for its place".to_owned())
+    T::try_from(number).map_err(|_too_large| "a number is too large for its place".to_owned())
 }
 
 /// The numbers of a mark, those that are left out zero.
@@ -306,16 +316,15 @@ impl<'de> Deserialize<'de> for MarkNumbers {
                 formatter.write_str("6 to 11 numbers")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(
-                self,
-                mut list: A,
-            ) -> Result<MarkNumbers, A::Error> {
-                let mut numbers = MarkNumbers { values: [0; 11], count: 0 };
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<MarkNumbers, A::Error> {
+                let mut numbers = MarkNumbers {
+                    values: [0; 11],
+                    count: 0,
+                };
                 while let Some(value) = list.next_element()? {
                     let count = numbers.count;
                     let place = numbers.values.get_mut(count);
-                    *place.ok_or_else(|| A::Error::invalid_length(count + 1, &self))? =
-                        value;
+                    *place.ok_or_else(|| A::Error::invalid_length(count + 1, &self))? = value;
                     numbers.count += 1;
                 }
                 Ok(numbers)

@@ -64,7 +64,15 @@ struct FileWindow<R> {
 impl<R: Read> FileWindow<R> {
     fn new(reader: R) -> Self {
         let bytes = vec![0; BLOCK_BYTES];
-        Self { reader, bytes, from: 0, to: 0, offset: 0, is_at_end: false, damage: None }
+        Self {
+            reader,
+            bytes,
+            from: 0,
+            to: 0,
+            offset: 0,
+            is_at_end: false,
+            damage: None,
+        }
     }
 
     fn rest(&self) -> &[u8] {
@@ -244,12 +252,17 @@ impl<R: Read> Scanner<R> {
         loop {
             let rest = self.blocks.rest();
             // Keys are shorter than 60 bytes: a quote without a colon soon behind it is text.
-            let line = memchr::memchr_iter(b'\n', rest).map(|at| at + 1).find(|at| {
-                let line = rest[*at..].trim_ascii_start();
-                line.starts_with(b"\"") && line.iter().take(60).any(|byte| *byte == b':')
-            });
+            let line = memchr::memchr_iter(b'\n', rest)
+                .map(|at| at + 1)
+                .find(|at| {
+                    let line = rest[*at..].trim_ascii_start();
+                    line.starts_with(b"\"") && line.iter().take(60).any(|byte| *byte == b':')
+                });
             let before = &rest[..line.unwrap_or(rest.len())];
-            let needed = MEMBERS.iter().filter_map(|key| memmem::find(before, key)).min();
+            let needed = MEMBERS
+                .iter()
+                .filter_map(|key| memmem::find(before, key))
+                .min();
             if let Some(at) = needed.or(line) {
                 self.blocks.from += at;
                 return Ok(true);
@@ -365,7 +378,11 @@ impl<R: Read> Scanner<R> {
         trace.absolute = first > YEAR_2000_NS;
         if self.malformed > 0 {
             let places = self.places.iter().map(u64::to_string).collect::<Vec<_>>();
-            let more = if self.malformed as usize > places.len() { ", …" } else { "" };
+            let more = if self.malformed as usize > places.len() {
+                ", …"
+            } else {
+                ""
+            };
             trace.losses.push(format!(
                 "{} events are not JSON and were passed over, at byte {}{more}",
                 self.malformed,
@@ -374,9 +391,14 @@ impl<R: Read> Scanner<R> {
         }
         if ended == DocumentEnd::CutOff {
             let place = self.blocks.place();
-            let why =
-                self.blocks.damage.map(|why| format!(": {why}")).unwrap_or_default();
-            trace.losses.push(format!("the file is cut off, at byte {place}{why}"));
+            let why = self
+                .blocks
+                .damage
+                .map(|why| format!(": {why}"))
+                .unwrap_or_default();
+            trace
+                .losses
+                .push(format!("the file is cut off, at byte {place}{why}"));
         }
         trace
     }

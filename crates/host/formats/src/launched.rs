@@ -9,16 +9,17 @@ use crate::ranks::{ProcessPlace, job_ranks, tell_hosts};
 use crate::ras::{Present, RasCommunicator, RasReply, Why};
 
 /// Tells a job what the latest of some replies says; groups are numbered from `group` on.
-pub(crate) fn tell(
-    replies: &[&RasReply],
-    mut group: u32,
-    take: &mut dyn FnMut(Input),
-) -> u32 {
+pub(crate) fn tell(replies: &[&RasReply], mut group: u32, take: &mut dyn FnMut(Input)) -> u32 {
     let mut replies = replies.to_vec();
     replies.sort_by(|a, b| a.at.cmp(&b.at));
-    let Some((latest, before)) = replies.split_last() else { return group };
-    let places: Vec<Vec<(u32, ProcessPlace)>> =
-        latest.communicators.iter().map(RasCommunicator::places).collect();
+    let Some((latest, before)) = replies.split_last() else {
+        return group;
+    };
+    let places: Vec<Vec<(u32, ProcessPlace)>> = latest
+        .communicators
+        .iter()
+        .map(RasCommunicator::places)
+        .collect();
     let (ranks, numbering) = job_ranks(&places);
     tell_hosts(&places, &ranks, take);
     let mut notes: Vec<String> = latest.notes.clone();
@@ -47,16 +48,26 @@ pub(crate) fn tell(
             }
             Why::Elsewhere => continue,
         };
-        let process =
-            if *pid < 0 { String::new() } else { format!(" (process {pid} on {host})") };
+        let process = if *pid < 0 {
+            String::new()
+        } else {
+            format!(" (process {pid} on {host})")
+        };
         notes.push(format!("rank {rank}{process} {text}"));
         // A rank that is only silent may come back: a stopped process does.
         if why == Why::Dead {
-            take(Input::Left { rank, step: 0, orderly: false });
+            take(Input::Left {
+                rank,
+                step: 0,
+                orderly: false,
+            });
         }
     }
     if !before.is_empty() {
-        notes.push(format!("of {} RAS replies the latest is read", before.len() + 1));
+        notes.push(format!(
+            "of {} RAS replies the latest is read",
+            before.len() + 1
+        ));
     }
     for text in notes {
         take(Input::Note { text });
@@ -67,8 +78,14 @@ pub(crate) fn tell(
 impl RasCommunicator {
     /// Where each of its ranks runs, those that did not answer included.
     fn places(&self) -> Vec<(u32, ProcessPlace)> {
-        let present = self.ranks.iter().map(|(rank, told)| (*rank, told.place.clone()));
-        let missing = self.missing.iter().map(|(rank, told)| (*rank, told.place.clone()));
+        let present = self
+            .ranks
+            .iter()
+            .map(|(rank, told)| (*rank, told.place.clone()));
+        let missing = self
+            .missing
+            .iter()
+            .map(|(rank, told)| (*rank, told.place.clone()));
         present.chain(missing).collect()
     }
 
@@ -100,21 +117,35 @@ impl RasCommunicator {
         }
         let ahead = self.ahead();
         let moved = earlier.is_some_and(|earlier| self.moved_since(earlier, &ahead));
-        let apart =
-            unreachable.is_empty() && ahead.values().any(|ahead| !ahead.is_empty());
+        let apart = unreachable.is_empty() && ahead.values().any(|ahead| !ahead.is_empty());
         if apart && moved {
             let name = &self.name;
-            notes.push(format!("{name}: ranks are apart, and moved between the replies"));
+            notes.push(format!(
+                "{name}: ranks are apart, and moved between the replies"
+            ));
         }
-        let there: Vec<u32> =
-            self.ranks.keys().filter_map(|rank| of_job.get(rank).copied()).collect();
+        let there: Vec<u32> = self
+            .ranks
+            .keys()
+            .filter_map(|rank| of_job.get(rank).copied())
+            .collect();
         if !apart || moved {
             // How far a rank came that cannot be reached nobody knows.
             let completed = unreachable.is_empty();
             let members = there.iter().copied().chain(unreachable).collect();
-            take(Input::Group { group, name: self.name.clone(), members });
+            take(Input::Group {
+                group,
+                name: self.name.clone(),
+                members,
+            });
             for rank in there {
-                take(entered(rank, group, 0, CollectiveOp::UNKNOWN.name(), completed));
+                take(entered(
+                    rank,
+                    group,
+                    0,
+                    CollectiveOp::UNKNOWN.name(),
+                    completed,
+                ));
             }
             return group + 1;
         }
@@ -124,25 +155,36 @@ impl RasCommunicator {
         notes.push(caveat.to_owned());
         let members: Ranks = there.into_iter().collect();
         if let Some((op, number)) = self.crossed(&ahead) {
-            take(Input::Group { group, name: self.name.clone(), members });
+            take(Input::Group {
+                group,
+                name: self.name.clone(),
+                members,
+            });
             for (rank, ahead) in &ahead {
-                let Some(rank) = of_job.get(rank) else { continue };
+                let Some(rank) = of_job.get(rank) else {
+                    continue;
+                };
                 let own = ahead.keys().next().copied().unwrap_or(op);
                 take(entered(*rank, group, number, own, false));
             }
             return group + 1;
         }
-        let functions: BTreeSet<&str> =
-            ahead.values().flat_map(BTreeMap::keys).copied().collect();
+        let functions: BTreeSet<&str> = ahead.values().flat_map(BTreeMap::keys).copied().collect();
         let next_group = group + functions.len() as u32;
         for (group, op) in (group..).zip(functions) {
             let (name, members) = (self.name.clone(), members.clone());
-            take(Input::Group { group, name, members });
+            take(Input::Group {
+                group,
+                name,
+                members,
+            });
             // What the one that launched least has not launched, the others may wait in;
             // that they launched more since then says nothing.
             let least = self.least(op);
             for (rank, ahead) in &ahead {
-                let Some(rank) = of_job.get(rank) else { continue };
+                let Some(rank) = of_job.get(rank) else {
+                    continue;
+                };
                 let number = least.saturating_add(u64::from(ahead.contains_key(op)));
                 take(entered(*rank, group, number, op, false));
             }
@@ -167,8 +209,10 @@ impl RasCommunicator {
             .flat_map(|told| told.launched.keys())
             .map(String::as_str)
             .collect();
-        let least: BTreeMap<&str, u64> =
-            functions.into_iter().map(|op| (op, self.least(op))).collect();
+        let least: BTreeMap<&str, u64> = functions
+            .into_iter()
+            .map(|op| (op, self.least(op)))
+            .collect();
         self.ranks
             .iter()
             .map(|(rank, told)| {
@@ -183,10 +227,7 @@ impl RasCommunicator {
 
     /// Where every rank went on with one function, and not all with the same: that of most of
     /// them, and its number.
-    fn crossed<'a>(
-        &self,
-        ahead: &BTreeMap<u32, BTreeMap<&'a str, u64>>,
-    ) -> Option<(&'a str, u64)> {
+    fn crossed<'a>(&self, ahead: &BTreeMap<u32, BTreeMap<&'a str, u64>>) -> Option<(&'a str, u64)> {
         let mut ranks: BTreeMap<&'a str, usize> = BTreeMap::new();
         for ahead in ahead.values() {
             let (op, _) = ahead.iter().next().filter(|_| ahead.len() == 1)?;
@@ -197,28 +238,26 @@ impl RasCommunicator {
     }
 
     /// Whether a rank that is behind has launched something since an earlier reply.
-    fn moved_since(
-        &self,
-        earlier: &Self,
-        ahead: &BTreeMap<u32, BTreeMap<&str, u64>>,
-    ) -> bool {
+    fn moved_since(&self, earlier: &Self, ahead: &BTreeMap<u32, BTreeMap<&str, u64>>) -> bool {
         let furthest = ahead.values().map(BTreeMap::len).max().unwrap_or(0);
         // A rank that leads may go on for a while when others hang; one that is behind and moves
         // says that nobody hangs.
-        ahead.iter().filter(|(_, ahead)| ahead.len() < furthest.max(1)).any(
-            |(rank, _)| {
+        ahead
+            .iter()
+            .filter(|(_, ahead)| ahead.len() < furthest.max(1))
+            .any(|(rank, _)| {
                 let before = earlier.ranks.get(rank).map(Present::all_launched);
-                before.is_some()
-                    && before < self.ranks.get(rank).map(Present::all_launched)
-            },
-        )
+                before.is_some() && before < self.ranks.get(rank).map(Present::all_launched)
+            })
     }
 }
 
 impl Present {
     /// Collectives it has launched, of all functions.
     fn all_launched(&self) -> u64 {
-        self.launched.values().fold(0, |sum, count| sum.saturating_add(*count))
+        self.launched
+            .values()
+            .fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
 

@@ -131,8 +131,7 @@ impl StageMatrix {
             for (rank, row) in rows.iter().enumerate() {
                 let Some(row) = row else { continue };
                 if row.len() != stages.len() {
-                    let reason =
-                        format!("{} values for {} stages", row.len(), stages.len());
+                    let reason = format!("{} values for {} stages", row.len(), stages.len());
                     return Err((format!("{name}[{step}][{rank}]"), reason));
                 }
                 if let Some((stage, value)) = bad_duration(row) {
@@ -158,11 +157,7 @@ impl StageMatrix {
         Ok(())
     }
 
-    fn check_companions(
-        &self,
-        steps: usize,
-        ranks: usize,
-    ) -> Result<(), (String, String)> {
+    fn check_companions(&self, steps: usize, ranks: usize) -> Result<(), (String, String)> {
         if let Some(wall) = &self.wall {
             let fits = wall.len() == steps && wall.iter().all(|row| row.len() == ranks);
             if !fits {
@@ -188,7 +183,11 @@ impl StageMatrix {
                 return Err(("python_collective_time".into(), reason));
             }
         }
-        if self.roles.as_ref().is_some_and(|roles| roles.len() != ranks) {
+        if self
+            .roles
+            .as_ref()
+            .is_some_and(|roles| roles.len() != ranks)
+        {
             let reason = format!("expected one for each of {ranks} ranks");
             return Err(("roles".into(), reason));
         }
@@ -235,7 +234,11 @@ impl StageMatrix {
             ids.push(StageId::OTHER);
         }
         for rank in 0..matrix[0].len() {
-            let role = self.roles.as_ref().and_then(|roles| roles.get(rank)).cloned();
+            let role = self
+                .roles
+                .as_ref()
+                .and_then(|roles| roles.get(rank))
+                .cloned();
             aligner.expect(rank as u32, role);
         }
         let unit_ns = self.nanoseconds().unwrap_or(1e9);
@@ -251,7 +254,10 @@ impl StageMatrix {
                     .map(|waits| waits[step].as_slice());
                 let wall = self.wall(step, rank);
                 let row = closed(row, &ids, wall);
-                let ticks = Ticks { unit_ns, now: &mut now[rank] };
+                let ticks = Ticks {
+                    unit_ns,
+                    now: &mut now[rank],
+                };
                 aligner.push(
                     rank as u32,
                     rank_step(step, &ids, &row, rank, waits, wall, ticks),
@@ -314,20 +320,35 @@ fn rank_step(
     for (at, (stage, duration)) in stages.iter().zip(row).enumerate() {
         // Of all ranks: the one that comes last does not wait, and is at the collective too.
         let synchronises = waits.is_some_and(|waits| {
-            waits.iter().any(|of_rank| of_rank.get(at).is_some_and(|wait| *wait > 0.0))
+            waits
+                .iter()
+                .any(|of_rank| of_rank.get(at).is_some_and(|wait| *wait > 0.0))
         });
         let wait = waits
             .and_then(|waits| waits[rank].get(at).copied())
             .unwrap_or(0.0)
             .min(*duration);
         if synchronises {
-            let ending = Ending::Issue { op: CollectiveOp::BARRIER, group: 0 };
+            let ending = Ending::Issue {
+                op: CollectiveOp::BARRIER,
+                group: 0,
+            };
             let end = ticks.advance(duration - wait);
-            segments.push(Segment { stage: *stage, after, ending, end });
+            segments.push(Segment {
+                stage: *stage,
+                after,
+                ending,
+                end,
+            });
         }
         let end = ticks.advance(if synchronises { wait } else { *duration });
         let kind = end_of(*stage);
-        segments.push(Segment { stage: *stage, after, ending: Ending::Mark(kind), end });
+        segments.push(Segment {
+            stage: *stage,
+            after,
+            ending: Ending::Mark(kind),
+            end,
+        });
         after = kind;
     }
     let named: f64 = stages
@@ -337,7 +358,10 @@ fn rank_step(
         .map(|(_, duration)| duration)
         .sum();
     let overlap = wall.map_or(0.0, |wall| (named - wall).max(0.0));
-    let backward = stages.iter().filter(|stage| **stage == StageId::BACKWARD).count();
+    let backward = stages
+        .iter()
+        .filter(|stage| **stage == StageId::BACKWARD)
+        .count();
     RankStep {
         step: step as u32,
         start,
@@ -400,23 +424,41 @@ mod tests {
     fn wall_time_that_no_stage_covers_is_the_residual() {
         let limited = |stages: &[&str], row: &[f64], wall: Option<f64>| {
             let stages = stages.iter().map(|stage| (*stage).to_owned()).collect();
-            let mut matrix =
-                StageMatrix::new(stages, vec![vec![Some(row.to_vec()); 2]; 10]);
+            let mut matrix = StageMatrix::new(stages, vec![vec![Some(row.to_vec()); 2]; 10]);
             matrix.wall = wall.map(|wall| vec![vec![wall; 2]; 10]);
             matrix.check(Path::new("matrix")).expect("a matrix");
             let verdict = matrix.replay("job", Settings::default()).verdict();
             let labels = &verdict.windows[0].labels;
-            let other = verdict.stages.iter().find(|s| s.name == "step.other_cpu_wall");
+            let other = verdict
+                .stages
+                .iter()
+                .find(|s| s.name == "step.other_cpu_wall");
             let share = other.map(|stage| (stage.share * 1000.0).round() / 1000.0);
             (labels.contains(&model::Label::TelemetryLimited), share)
         };
         let named = ["data.next_wait", "model.backward_cpu_wall"];
-        let whole = ["data.next_wait", "model.backward_cpu_wall", "step.other_cpu_wall"];
+        let whole = [
+            "data.next_wait",
+            "model.backward_cpu_wall",
+            "step.other_cpu_wall",
+        ];
         assert_eq!(limited(&named, &[0.5, 0.393], None), (false, None));
-        assert_eq!(limited(&named, &[0.5, 0.393], Some(0.893)), (false, Some(0.0)));
-        assert_eq!(limited(&named, &[0.5, 0.393], Some(1.0)), (true, Some(0.107)));
-        assert_eq!(limited(&whole, &[0.5, 0.393, 0.0], Some(1.0)), (true, Some(0.107)));
-        assert_eq!(limited(&whole, &[0.5, 0.393, 0.107], Some(1.0)), (true, Some(0.107)));
+        assert_eq!(
+            limited(&named, &[0.5, 0.393], Some(0.893)),
+            (false, Some(0.0))
+        );
+        assert_eq!(
+            limited(&named, &[0.5, 0.393], Some(1.0)),
+            (true, Some(0.107))
+        );
+        assert_eq!(
+            limited(&whole, &[0.5, 0.393, 0.0], Some(1.0)),
+            (true, Some(0.107))
+        );
+        assert_eq!(
+            limited(&whole, &[0.5, 0.393, 0.107], Some(1.0)),
+            (true, Some(0.107))
+        );
     }
 
     #[test]

@@ -7,10 +7,19 @@ use std::borrow::Cow;
 /// NCCL's kernels are called `ncclKernel_AllReduce_RING_LL_…` up to 2.18, later
 /// `ncclDevKernel_AllReduce_…` or `ncclDevKernel_Generic`; RCCL's alike.
 pub(crate) fn collective_of_kernel(name: &str) -> Option<String> {
-    for prefix in ["ncclKernel_", "ncclDevKernel_", "rcclKernel_", "rcclDevKernel_"] {
+    for prefix in [
+        "ncclKernel_",
+        "ncclDevKernel_",
+        "rcclKernel_",
+        "rcclDevKernel_",
+    ] {
         if let Some(at) = name.find(prefix) {
             let op = name[at + prefix.len()..].split(['_', '(']).next();
-            return Some(op.filter(|op| *op != "Generic").unwrap_or_default().to_owned());
+            return Some(
+                op.filter(|op| *op != "Generic")
+                    .unwrap_or_default()
+                    .to_owned(),
+            );
         }
     }
     name.strip_prefix("hccl:")
@@ -25,20 +34,33 @@ pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut rest = name;
     while let Some(at) = rest.find("0x") {
-        let digits = rest[at + 2..].bytes().take_while(u8::is_ascii_hexdigit).count();
+        let digits = rest[at + 2..]
+            .bytes()
+            .take_while(u8::is_ascii_hexdigit)
+            .count();
         out += &rest[..at];
         // An address has at least six digits; fewer are a constant, such as in `mask_0xff`.
-        out += if digits >= 6 { "0x…" } else { &rest[at..at + 2 + digits] };
+        out += if digits >= 6 {
+            "0x…"
+        } else {
+            &rest[at..at + 2 + digits]
+        };
         rest = &rest[at + 2 + digits..];
     }
-    if out.is_empty() { name.into() } else { (out + rest).into() }
+    if out.is_empty() {
+        name.into()
+    } else {
+        (out + rest).into()
+    }
 }
 
 /// A name without the counts that `emit_nvtx` writes behind it.
 #[cfg(any(feature = "nsys", test))]
 pub(crate) fn without_counts(name: &str) -> &str {
-    let end =
-        [", op_id = ", ", seq = "].iter().filter_map(|count| name.find(count)).min();
+    let end = [", op_id = ", ", seq = "]
+        .iter()
+        .filter_map(|count| name.find(count))
+        .min();
     &name[..end.unwrap_or(name.len())]
 }
 
@@ -53,14 +75,20 @@ mod tests {
         assert_eq!(of(old).as_deref(), Some("AllReduce"));
         let new = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
         assert_eq!(of(new).as_deref(), Some("AllGather"));
-        assert_eq!(of("ncclDevKernel_Generic(ncclDevComm*)").as_deref(), Some(""));
+        assert_eq!(
+            of("ncclDevKernel_Generic(ncclDevComm*)").as_deref(),
+            Some("")
+        );
         assert_eq!(of("hipLaunchKernel"), None);
         assert_eq!(of("void at::native::reduce_kernel<512, 1>()"), None);
     }
 
     #[test]
     fn operators_have_no_counts() {
-        assert_eq!(without_counts("aten::mm, seq = 7, op_id = 314290"), "aten::mm");
+        assert_eq!(
+            without_counts("aten::mm, seq = 7, op_id = 314290"),
+            "aten::mm"
+        );
         assert_eq!(without_counts("forward"), "forward");
     }
 

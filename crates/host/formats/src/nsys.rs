@@ -78,10 +78,14 @@ pub(crate) fn read_packed(
 ) -> Result<Vec<Trace>, FormatError> {
     let mut bytes = Vec::new();
     let mut most = reader.take(MAX_PACKED_BYTES + 1);
-    most.read_to_end(&mut bytes).map_err(|error| io_error(path, error, limits))?;
+    most.read_to_end(&mut bytes)
+        .map_err(|error| io_error(path, error, limits))?;
     if bytes.len() as u64 > MAX_PACKED_BYTES {
         let limit_bytes = MAX_PACKED_BYTES;
-        return Err(FormatError::TooLarge { path: path.to_owned(), limit_bytes });
+        return Err(FormatError::TooLarge {
+            path: path.to_owned(),
+            limit_bytes,
+        });
     }
     let tables = Tables::of_bytes(path, &bytes)?;
     drop(bytes);
@@ -131,7 +135,10 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
     let mut processes: Vec<(i64, ReportProcess)> = report.processes.into_iter().collect();
     // Launchers and data loaders are annotated too: beside processes with devices they are no
     // ranks.
-    if processes.iter().any(|(_, process)| !process.devices.is_empty()) {
+    if processes
+        .iter()
+        .any(|(_, process)| !process.devices.is_empty())
+    {
         processes.retain(|(_, process)| !process.devices.is_empty());
     }
     processes.sort_by_key(|(_, process)| process.devices.iter().min().copied());
@@ -146,11 +153,15 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         trace.host.clone_from(&host);
         trace.absolute = started_ns.is_some();
         if too_many > 0 {
-            trace.losses.push(format!("{too_many} events beyond what is kept"));
+            trace
+                .losses
+                .push(format!("{too_many} events beyond what is kept"));
         }
-        trace.losses.extend(losses.iter().map(|Loss { place, reason }| {
-            format!("{place}: {reason}; what follows there is left out")
-        }));
+        trace
+            .losses
+            .extend(losses.iter().map(|Loss { place, reason }| {
+                format!("{place}: {reason}; what follows there is left out")
+            }));
         trace.settle(shift_ns);
         number_steps(&mut trace);
         if !trace.slices.is_empty() {
@@ -159,7 +170,11 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
     }
     if traces.is_empty() {
         if let Some(Loss { place, reason }) = losses.first().cloned() {
-            return Err(FormatError::Damaged { path: path.to_owned(), place, reason });
+            return Err(FormatError::Damaged {
+                path: path.to_owned(),
+                place,
+                reason,
+            });
         }
         let found = "the report has neither NVTX ranges nor CUDA events: record them with \
                      nsys profile --trace=cuda,nvtx";
@@ -200,8 +215,7 @@ fn text(value: ValueRef<'_>) -> Option<Cow<'_, str>> {
 impl Report {
     /// A text, or the one whose number is given instead.
     fn text<'a>(&'a self, value: ValueRef<'a>) -> Option<Cow<'a, str>> {
-        text(value)
-            .or_else(|| Some(Cow::from(self.strings.get(&number(value)?)?.as_str())))
+        text(value).or_else(|| Some(Cow::from(self.strings.get(&number(value)?)?.as_str())))
     }
 
     /// Adds a slice; the place of its transfer if it is a collective.
@@ -227,7 +241,11 @@ impl Report {
         let trace = &mut process.trace;
         let lane = *process.tracks.entry(place).or_insert_with(|| {
             let (device, thread) = (place.0.to_string(), place.1.to_string());
-            trace.tracks.push(Track { process: device, thread, name: None });
+            trace.tracks.push(Track {
+                process: device,
+                thread,
+                name: None,
+            });
             tracks as u16
         });
         if place.0 != HOST && !process.devices.contains(&place.0) {
@@ -237,11 +255,21 @@ impl Report {
         let mut detail = 0;
         if kind == SliceKind::Collective {
             let op = collective_of_kernel(trace.names.text(name)).unwrap_or_default();
-            trace.transfers.push(Transfer { op, ..Transfer::default() });
+            trace.transfers.push(Transfer {
+                op,
+                ..Transfer::default()
+            });
             detail = trace.transfers.len() as u32 - 1;
         }
         let end_ns = end_ns.max(start_ns);
-        let slice = Slice { start_ns, end_ns, name, detail, track: lane, kind };
+        let slice = Slice {
+            start_ns,
+            end_ns,
+            name,
+            detail,
+            track: lane,
+            kind,
+        };
         trace.slices.push(slice);
         (kind == SliceKind::Collective).then_some(detail as usize)
     }
@@ -252,7 +280,9 @@ impl Report {
         let [short, long, number_of] = ["shortName", "demangledName", "correlationId"];
         let kernels = [start, end, device, stream, process, short, long, number_of];
         tables.rows("CUPTI_ACTIVITY_KIND_KERNEL", kernels, |row| {
-            let Some((process, place)) = device_place(row) else { return };
+            let Some((process, place)) = device_place(row) else {
+                return;
+            };
             let name = self
                 .text(row[5])
                 .or_else(|| self.text(row[6]))
@@ -268,7 +298,9 @@ impl Report {
         });
         let copies = [start, end, device, stream, process, "copyKind"];
         tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", copies, |row| {
-            let Some((process, place)) = device_place(row) else { return };
+            let Some((process, place)) = device_place(row) else {
+                return;
+            };
             let kind = number(row[5]).unwrap_or(0);
             let name = COPIES
                 .iter()
@@ -278,18 +310,21 @@ impl Report {
         });
         let sets = [start, end, device, stream, process];
         tables.rows("CUPTI_ACTIVITY_KIND_MEMSET", sets, |row| {
-            let Some((process, place)) = device_place(row) else { return };
+            let Some((process, place)) = device_place(row) else {
+                return;
+            };
             self.add(process, place, "Memset", SliceKind::Memory, row);
         });
     }
 
     fn ranges(&mut self, tables: &Tables) {
-        let [start, end, kind, thread, text] =
-            ["start", "end", "eventType", "globalTid", "text"];
+        let [start, end, kind, thread, text] = ["start", "end", "eventType", "globalTid", "text"];
         let columns = [start, end, kind, thread, text, "textId", "binaryData"];
         tables.rows("NVTX_EVENTS", columns, |row| {
             let is_range = number(row[2]).is_some_and(|kind| RANGES.contains(&kind));
-            let Some(thread) = number(row[3]).filter(|_| is_range) else { return };
+            let Some(thread) = number(row[3]).filter(|_| is_range) else {
+                return;
+            };
             let Some(name) = self.text(row[4]).or_else(|| self.text(row[5])) else {
                 return;
             };
@@ -297,8 +332,13 @@ impl Report {
             let is_op = name.starts_with("aten::")
                 || name.starts_with("autograd::")
                 || name.contains("Backward");
-            let kind = if is_op { SliceKind::Op } else { SliceKind::Annotation };
-            self.calls.range((pid_of(thread), thread), &name, row[0], row[6]);
+            let kind = if is_op {
+                SliceKind::Op
+            } else {
+                SliceKind::Annotation
+            };
+            self.calls
+                .range((pid_of(thread), thread), &name, row[0], row[6]);
             self.add(pid_of(thread), (HOST, thread & 0xff_ffff), &name, kind, row);
         });
     }
@@ -308,13 +348,13 @@ impl Report {
         let columns = ["start", "end", "globalTid", "nameId", "correlationId"];
         tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", columns, |row| {
             let Some(thread) = number(row[2]) else { return };
-            let launched =
-                number(row[4]).and_then(|id| self.launched.get(&(pid_of(thread), id)));
+            let launched = number(row[4]).and_then(|id| self.launched.get(&(pid_of(thread), id)));
             if let Some((transfer, at_ns)) = launched.zip(number(row[0])) {
                 self.calls.launch(thread, at_ns, *transfer);
             }
-            let Some(name) =
-                self.text(row[3]).filter(|name| name.contains("Synchronize"))
+            let Some(name) = self
+                .text(row[3])
+                .filter(|name| name.contains("Synchronize"))
             else {
                 return;
             };
@@ -326,7 +366,9 @@ impl Report {
 
     /// Says of collectives what NCCL has said of the calls for them.
     fn name_transfers(&mut self) {
-        let Self { calls, processes, .. } = self;
+        let Self {
+            calls, processes, ..
+        } = self;
         calls.transfers(|thread, at, found| {
             let process = processes.get_mut(&pid_of(thread));
             if let Some(transfer) = process.and_then(|p| p.trace.transfers.get_mut(at)) {
@@ -361,10 +403,10 @@ impl Report {
         let columns = ["typeId", "metricId", "metricName"];
         tables.rows("TARGET_INFO_GPU_METRICS", columns, |row| {
             let name = text(row[2]).unwrap_or_default();
-            let metric = METRICS.iter().position(|(metric, _)| name.starts_with(metric));
-            if let (Some(kind), Some(id), Some(metric)) =
-                (number(row[0]), number(row[1]), metric)
-            {
+            let metric = METRICS
+                .iter()
+                .position(|(metric, _)| name.starts_with(metric));
+            if let (Some(kind), Some(id), Some(metric)) = (number(row[0]), number(row[1]), metric) {
                 known.insert((kind, id), metric);
                 let first = chosen.entry((kind, METRICS[metric].1)).or_insert(metric);
                 *first = metric.min(*first);
@@ -375,7 +417,9 @@ impl Report {
         let columns = ["timestamp", "typeId", "metricId", "value"];
         tables.rows("GPU_METRICS", columns, |row| {
             let numbers = [0, 1, 2].map(|at: usize| number(row[at]));
-            let [Some(at), Some(kind), Some(id)] = numbers else { return };
+            let [Some(at), Some(kind), Some(id)] = numbers else {
+                return;
+            };
             let value = match row[3] {
                 ValueRef::Integer(value) => value as f32,
                 ValueRef::Real(value) => value as f32,
@@ -425,8 +469,14 @@ fn pid_of(global: i64) -> i64 {
 }
 
 /// How ranges of steps are called; "iteration" stands before "iter", with which it begins.
-const STEP_WORDS: [&str; 6] =
-    ["profilerstep", "train_step", "training_step", "iteration", "iter", "step"];
+const STEP_WORDS: [&str; 6] = [
+    "profilerstep",
+    "train_step",
+    "training_step",
+    "iteration",
+    "iter",
+    "step",
+];
 
 /// The number of the step that a range is called by, `next` if it says none; `None` of a range that
 /// is not called like a step.
@@ -452,10 +502,16 @@ fn number_steps(trace: &mut Trace) {
         if slice.kind != SliceKind::Annotation || slice.start_ns < end_ns {
             continue;
         }
-        let Some(number) = step_in(trace.names.text(slice.name), next) else { continue };
+        let Some(number) = step_in(trace.names.text(slice.name), next) else {
+            continue;
+        };
         (next, end_ns) = (number.saturating_add(1), slice.end_ns);
         let name = trace.names.intern(&format!("ProfilerStep#{number}"));
-        trace.slices[at] = Slice { name, kind: SliceKind::Step, ..slice };
+        trace.slices[at] = Slice {
+            name,
+            kind: SliceKind::Step,
+            ..slice
+        };
     }
 }
 
@@ -472,7 +528,10 @@ mod tests {
 
     #[test]
     fn ranges_called_like_steps_are_steps() {
-        let mut trace = Trace { tracks: vec![Track::default()], ..Trace::default() };
+        let mut trace = Trace {
+            tracks: vec![Track::default()],
+            ..Trace::default()
+        };
         let names = ["step 4", "forward", "Step", "iteration_9 to 10", "step2vec"];
         for (start_ns, name) in (0..).step_by(10).zip(names) {
             let name = trace.names.intern(name);
@@ -487,10 +546,14 @@ mod tests {
             });
         }
         number_steps(&mut trace);
-        let names: Vec<&str> =
-            trace.slices.iter().map(|slice| trace.name(slice)).collect();
-        let expected =
-            ["ProfilerStep#4", "forward", "ProfilerStep#5", "ProfilerStep#9", "step2vec"];
+        let names: Vec<&str> = trace.slices.iter().map(|slice| trace.name(slice)).collect();
+        let expected = [
+            "ProfilerStep#4",
+            "forward",
+            "ProfilerStep#5",
+            "ProfilerStep#9",
+            "step2vec",
+        ];
         assert_eq!(names, expected);
     }
 
@@ -516,21 +579,24 @@ mod tests {
         // The process with device 0 is rank 3 of four, the other one rank 2.
         for (device, process, rank) in [(0_i64, 11_i64, 3_u32), (1, 12, 2)] {
             let pid = process << 24;
-            let head = |schema: u32| {
-                [[0_u8; 8].as_slice(), &schema.to_le_bytes(), &[0; 20]].concat()
-            };
+            let head =
+                |schema: u32| [[0_u8; 8].as_slice(), &schema.to_le_bytes(), &[0; 20]].concat();
             let communicator = 0xab_u64.to_le_bytes();
             let seat = [4_u32.to_le_bytes(), rank.to_le_bytes()].concat();
             let init = [head(200), communicator.to_vec(), seat].concat();
-            let call =
-                [head(100), communicator.to_vec(), 4096_u64.to_le_bytes().to_vec()]
-                    .concat();
+            let call = [
+                head(100),
+                communicator.to_vec(),
+                4096_u64.to_le_bytes().to_vec(),
+            ]
+            .concat();
             let range = "INSERT INTO NVTX_EVENTS VALUES (?1, ?2, 59, ?3, ?4, ?5)";
             let (init_name, call_name) = ("ncclCommInitRank", "ncclAllReduce");
-            made.execute(range, (1, 2, pid | 5, init_name, init)).unwrap();
-            made.execute(range, (10, 12, pid | 5, call_name, call)).unwrap();
-            let launch =
-                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (11, 12, ?1, 2, 77)";
+            made.execute(range, (1, 2, pid | 5, init_name, init))
+                .unwrap();
+            made.execute(range, (10, 12, pid | 5, call_name, call))
+                .unwrap();
+            let launch = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (11, 12, ?1, 2, 77)";
             made.execute(launch, (pid | 5,)).unwrap();
             let kernel = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (20, 30, ?1, 9, ?2, 1, 77)";
             made.execute(kernel, (device, pid)).unwrap();
@@ -538,7 +604,9 @@ mod tests {
         let file = made.serialize(rusqlite::MAIN_DB).unwrap().to_vec();
         let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
         let told = traces.iter().map(|trace| {
-            let Transfer { op, group, bytes, .. } = trace.transfers[0].clone();
+            let Transfer {
+                op, group, bytes, ..
+            } = trace.transfers[0].clone();
             (trace.rank, trace.world_size, op, group, bytes)
         });
         let expected = |rank| {
@@ -570,13 +638,25 @@ mod tests {
             "CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text);
              INSERT INTO NVTX_EVENTS VALUES (0, 9000, 59, 5, 'step 1');",
         );
-        let marker = file.windows(10).position(|bytes| bytes == b"kernel 500").unwrap();
+        let marker = file
+            .windows(10)
+            .position(|bytes| bytes == b"kernel 500")
+            .unwrap();
         file[marker / 4096 * 4096] = 0xff;
         let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
         let trace = &traces[0];
-        let kernels = trace.slices.iter().filter(|s| s.kind == SliceKind::Kernel).count();
+        let kernels = trace
+            .slices
+            .iter()
+            .filter(|s| s.kind == SliceKind::Kernel)
+            .count();
         assert!((1..500).contains(&kernels), "{kernels}");
-        assert!(trace.slices.iter().any(|slice| slice.kind == SliceKind::Step));
+        assert!(
+            trace
+                .slices
+                .iter()
+                .any(|slice| slice.kind == SliceKind::Step)
+        );
         assert_eq!(
             trace.losses,
             [format!(
@@ -601,7 +681,10 @@ mod tests {
                 (10, 256, 2, 80), (10, 256, 3, 70), (10, 256, 4, 60), (10, 257, 1, 5);",
         );
         let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
-        let told = traces[0].counters.iter().map(|c| (c.resource, c.samples.clone()));
+        let told = traces[0]
+            .counters
+            .iter()
+            .map(|c| (c.resource, c.samples.clone()));
         let told: BTreeMap<_, _> = told.collect();
         let expected = BTreeMap::from([
             (Resource::Sm, vec![(10, 0.8), (20, 0.9)]),
@@ -621,6 +704,9 @@ mod tests {
         let mut empty = empty;
         let empty = empty.serialize(rusqlite::MAIN_DB).unwrap().to_vec();
         assert!(refusal(&empty).contains("no StringIds"));
-        assert_eq!(refusal(MAGIC), "f, at sqlite_schema: file is not a database");
+        assert_eq!(
+            refusal(MAGIC),
+            "f, at sqlite_schema: file is not a database"
+        );
     }
 }

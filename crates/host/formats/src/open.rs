@@ -21,7 +21,9 @@ pub struct Limits {
 impl Default for Limits {
     /// 16 GiB: more than any recording of stages, less than what fills a disk.
     fn default() -> Self {
-        Self { unpacked_bytes: 16 << 30 }
+        Self {
+            unpacked_bytes: 16 << 30,
+        }
     }
 }
 
@@ -38,7 +40,9 @@ impl<R: Read> Read for Limited<R> {
         if self.left == 0 && !buffer.is_empty() {
             return Err(io::Error::other(OVER_LIMIT));
         }
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let most = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         let read = self.inner.read(&mut buffer[..most])?;
         self.left -= read as u64;
         Ok(read)
@@ -72,7 +76,10 @@ pub(crate) fn open<'a>(
             let file = CountingReader { inner, read };
             unpack(BufReader::with_capacity(1 << 18, file), limits)
         })
-        .map_err(|source| FormatError::Io { path: path.to_owned(), source })
+        .map_err(|source| FormatError::Io {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 /// The same for bytes in memory.
@@ -80,10 +87,7 @@ pub(crate) fn open_bytes(bytes: &[u8], limits: Limits) -> io::Result<impl BufRea
     unpack(Cursor::new(bytes), limits)
 }
 
-fn unpack<'a>(
-    mut packed: impl BufRead + 'a,
-    limits: Limits,
-) -> io::Result<impl BufRead + 'a> {
+fn unpack<'a>(mut packed: impl BufRead + 'a, limits: Limits) -> io::Result<impl BufRead + 'a> {
     let start = packed.fill_buf()?;
     let inner: Box<dyn Read + 'a> = if start.starts_with(&[0x1f, 0x8b]) {
         Box::new(flate2::bufread::MultiGzDecoder::new(packed))
@@ -95,7 +99,10 @@ fn unpack<'a>(
     } else {
         Box::new(packed)
     };
-    let limited = Limited { inner, left: limits.unpacked_bytes };
+    let limited = Limited {
+        inner,
+        left: limits.unpacked_bytes,
+    };
     Ok(BufReader::with_capacity(1 << 18, limited))
 }
 

@@ -28,20 +28,27 @@ const SHORT: i64 = 20_000;
 /// process and thread has a name.
 /// # Errors
 /// What the writer says; a file that cannot be read any more.
-pub fn write_perfetto(
-    set: &TraceSet,
-    verdict: &Verdict,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let traces = set.traces().map(|(rank, _, trace, _)| (rank, trace)).collect();
+pub fn write_perfetto(set: &TraceSet, verdict: &Verdict, out: &mut impl Write) -> io::Result<()> {
+    let traces = set
+        .traces()
+        .map(|(rank, _, trace, _)| (rank, trace))
+        .collect();
     let matches = match_collectives(&traces);
     let mut spans = Vec::new();
     for (rank, kept, _, profiled) in set.traces() {
         let offset_ns = matches.clocks.offsets_ns.get(&rank).copied().unwrap_or(0);
         let origin_ns = kept.origin_ns() - offset_ns;
-        add_steps(rank, &profiled.steps, &profiled.names, origin_ns, &mut spans);
-        let functions =
-            verdict.profile.as_ref().map_or(&[][..], |found| &found.functions);
+        add_steps(
+            rank,
+            &profiled.steps,
+            &profiled.names,
+            origin_ns,
+            &mut spans,
+        );
+        let functions = verdict
+            .profile
+            .as_ref()
+            .map_or(&[][..], |found| &found.functions);
         if let Some(trace) = kept.whole().map_err(io::Error::other)? {
             add_functions(rank, &trace, functions, offset_ns, &mut spans);
         }
@@ -82,7 +89,11 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<TraceSpan>) {
                 told,
             });
         }
-        let before = collective.arrivals.iter().map(|arrival| arrival.start_ns).min();
+        let before = collective
+            .arrivals
+            .iter()
+            .map(|arrival| arrival.start_ns)
+            .min();
         if let Some((last, start_ns)) = last.zip(before) {
             let waiting: Vec<u32> = collective
                 .arrivals
@@ -91,8 +102,7 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<TraceSpan>) {
                 .filter(|rank| *rank != last.rank)
                 .collect();
             let name = format!("late to {}", collective.op);
-            let told =
-                json!({ "number": collective.number, "waited_for_by_ranks": waiting });
+            let told = json!({ "number": collective.number, "waited_for_by_ranks": waiting });
             let (rank, end_ns) = (last.rank, last.start_ns);
             spans.push(TraceSpan {
                 rank,
@@ -116,16 +126,24 @@ fn add_functions(
 ) {
     let (events, dictionary) = executions(trace);
     let mut known: BTreeMap<FunctionId, Option<&FunctionSummary>> = BTreeMap::new();
-    let span_ns = trace.span_ns().map_or(0, |(from_ns, to_ns)| to_ns - from_ns);
-    for event in
-        events.iter().filter(|event| event.end_ns - event.start_ns > span_ns / SHORT)
+    let span_ns = trace
+        .span_ns()
+        .map_or(0, |(from_ns, to_ns)| to_ns - from_ns);
+    for event in events
+        .iter()
+        .filter(|event| event.end_ns - event.start_ns > span_ns / SHORT)
     {
         // Executions are many and functions few: each is looked for once.
         let found = *known.entry(event.function).or_insert_with(|| {
-            functions.iter().find(|told| is_called(told, event.function, &dictionary))
+            functions
+                .iter()
+                .find(|told| is_called(told, event.function, &dictionary))
         });
         let Some(function) = found else { continue };
-        let here = function.abnormal.iter().find(|abnormal| abnormal.rank == rank);
+        let here = function
+            .abnormal
+            .iter()
+            .find(|abnormal| abnormal.rank == rank);
         let told = json!({
             "class": function.class, "callers": function.callers, "problem": function.problem,
             "beta_here": here.map(|here| here.beta), "usual_beta": function.beta,
@@ -147,13 +165,22 @@ fn is_called(told: &FunctionSummary, id: FunctionId, dictionary: &Dictionary) ->
     stack
         .next()
         .is_some_and(|own| own.class.name() == told.class && own.name == told.name)
-        && stack.map(|caller| &caller.name).take(told.callers.len()).eq(&told.callers)
+        && stack
+            .map(|caller| &caller.name)
+            .take(told.callers.len())
+            .eq(&told.callers)
 }
 
 /// Incidents lie over all that was recorded of their ranks.
 fn add_incidents(verdict: &Verdict, spans: &mut Vec<TraceSpan>) {
     let mut recorded: BTreeMap<u32, (i64, i64)> = BTreeMap::new();
-    for TraceSpan { rank, start_ns, end_ns, .. } in &*spans {
+    for TraceSpan {
+        rank,
+        start_ns,
+        end_ns,
+        ..
+    } in &*spans
+    {
         let whole = recorded.entry(*rank).or_insert((*start_ns, *end_ns));
         *whole = (whole.0.min(*start_ns), whole.1.max(*end_ns));
     }
@@ -162,8 +189,7 @@ fn add_incidents(verdict: &Verdict, spans: &mut Vec<TraceSpan>) {
         for (rank, (start_ns, end_ns)) in &recorded {
             if ranks.is_empty() || ranks.contains(rank) {
                 let told = json!({"advice": incident.advice, "cost_s": incident.cost_s});
-                let (name, start_ns, end_ns) =
-                    (incident.text.clone(), *start_ns, *end_ns);
+                let (name, start_ns, end_ns) = (incident.text.clone(), *start_ns, *end_ns);
                 spans.push(TraceSpan {
                     rank: *rank,
                     track: SpanTrack::Incidents,

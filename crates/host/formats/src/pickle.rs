@@ -148,7 +148,10 @@ impl PickleMachine<'_> {
     }
 
     fn refuse(&self, reason: &str) -> PickleError {
-        PickleError { at: self.at, reason: reason.to_owned() }
+        PickleError {
+            at: self.at,
+            reason: reason.to_owned(),
+        }
     }
 
     fn take(&mut self, count: usize) -> Result<&[u8], PickleError> {
@@ -172,7 +175,9 @@ impl PickleMachine<'_> {
         let bytes = self.take(length.into())?;
         let negative = bytes.last().is_some_and(|last| last & 0x80 != 0);
         let mut wide = if negative { [0xff; 8] } else { [0; 8] };
-        let Some(room) = wide.get_mut(..bytes.len()) else { return Ok(i64::MAX) };
+        let Some(room) = wide.get_mut(..bytes.len()) else {
+            return Ok(i64::MAX);
+        };
         room.copy_from_slice(bytes);
         Ok(i64::from_le_bytes(wide))
     }
@@ -229,12 +234,7 @@ impl PickleMachine<'_> {
     }
 
     /// The value as JSON. What is shared is copied, so the copies are counted.
-    fn json(
-        &self,
-        node: usize,
-        depth: usize,
-        left: &mut usize,
-    ) -> Result<Value, PickleError> {
+    fn json(&self, node: usize, depth: usize, left: &mut usize) -> Result<Value, PickleError> {
         let enough = depth > 0 && *left > 0;
         let (Some(node), true) = (self.nodes.get(node), enough) else {
             return Err(self.refuse("it is too large or too deep"));
@@ -272,9 +272,9 @@ mod tests {
     #[test]
     fn a_dictionary_with_shared_values_is_read() {
         // {"a": [1, -2, None, True], "b": the same list}
-        let bytes = b"\x80\x02}q\x00(X\x01\0\0\0a]q\x01(K\x01J\xfe\xff\xff\xffN\x88eX\x01\0\0\0bh\x01u.";
-        let expected =
-            serde_json::json!({"a": [1, -2, null, true], "b": [1, -2, null, true]});
+        let bytes =
+            b"\x80\x02}q\x00(X\x01\0\0\0a]q\x01(K\x01J\xfe\xff\xff\xffN\x88eX\x01\0\0\0bh\x01u.";
+        let expected = serde_json::json!({"a": [1, -2, null, true], "b": [1, -2, null, true]});
         assert_eq!(read(bytes).unwrap(), expected);
     }
 
@@ -298,7 +298,12 @@ mod tests {
 
     #[test]
     fn lists_that_contain_themselves_or_explode_are_refused() {
-        assert!(read(b"]q\x00h\x00a.").unwrap_err().reason.contains("too deep"));
+        assert!(
+            read(b"]q\x00h\x00a.")
+                .unwrap_err()
+                .reason
+                .contains("too deep")
+        );
         let mut bomb = b"]q\x00K\x01a".to_vec();
         for level in 1..30u8 {
             bomb.extend([

@@ -27,16 +27,19 @@ pub(crate) fn job_ranks(
         });
         of_rank.push(told_apart.collect());
     }
-    let all: BTreeSet<(&ProcessPlace, u32)> =
-        of_rank.iter().flat_map(|members| members.values().copied()).collect();
+    let all: BTreeSet<(&ProcessPlace, u32)> = of_rank
+        .iter()
+        .flat_map(|members| members.values().copied())
+        .collect();
     if all.is_empty() {
         return (vec![BTreeMap::new(); of_rank.len()], Numbering::Told);
     }
     let world = of_rank.iter().find(|members| members.len() == all.len());
     let (numbers, numbering): (BTreeMap<_, _>, _) = match world {
-        Some(world) => {
-            (world.iter().map(|(rank, place)| (*place, *rank)).collect(), Numbering::Told)
-        }
+        Some(world) => (
+            world.iter().map(|(rank, place)| (*place, *rank)).collect(),
+            Numbering::Told,
+        ),
         None => (all.into_iter().zip(0..).collect(), Numbering::Guessed),
     };
     let of_job = of_rank
@@ -88,7 +91,14 @@ pub(crate) fn tell_hosts(
         let (host, role) = (host.clone(), None);
         // Each speaks for itself, so none has neighbours that are to be waited for.
         let (first_local, locals) = (rank, 1);
-        take(Input::Rank { rank, host, role, first_local, locals, world_size });
+        take(Input::Rank {
+            rank,
+            host,
+            role,
+            first_local,
+            locals,
+            world_size,
+        });
     }
 }
 
@@ -105,7 +115,10 @@ mod tests {
         let world = vec![(0, place(30)), (1, place(20)), (2, place(10))];
         let pair = vec![(0, place(20)), (1, place(10))];
         let (ranks, numbering) = job_ranks(&[pair, world]);
-        assert_eq!((&ranks[0], numbering), (&[(0, 1), (1, 2)].into(), Numbering::Told));
+        assert_eq!(
+            (&ranks[0], numbering),
+            (&[(0, 1), (1, 2)].into(), Numbering::Told)
+        );
     }
 
     #[test]

@@ -53,7 +53,10 @@ pub(crate) struct Present {
 impl Present {
     /// One of which no more is known.
     pub(crate) fn new(place: ProcessPlace) -> Self {
-        Self { place, launched: BTreeMap::new() }
+        Self {
+            place,
+            launched: BTreeMap::new(),
+        }
     }
 }
 
@@ -140,7 +143,11 @@ fn unknown() -> i64 {
 
 /// Where a rank runs; one that is nowhere known stands for itself.
 pub(crate) fn place(host: String, pid: i64, device: i64, rank: u32) -> ProcessPlace {
-    if pid < 0 { (host, -1, i64::from(rank)) } else { (host, pid, device) }
+    if pid < 0 {
+        (host, -1, i64::from(rank))
+    } else {
+        (host, pid, device)
+    }
 }
 
 impl RasReply {
@@ -148,12 +155,11 @@ impl RasReply {
     pub(crate) fn job(&self) -> RasJob {
         let mut job = RasJob::default();
         for communicator in &self.communicators {
-            job.hashes.extend(communicator.name.strip_prefix("comm 0x").and_then(
-                |rest| {
+            job.hashes
+                .extend(communicator.name.strip_prefix("comm 0x").and_then(|rest| {
                     let digits = rest.split(' ').next().unwrap_or_default();
                     u64::from_str_radix(digits, 16).ok()
-                },
-            ));
+                }));
             let present = communicator.ranks.values().map(|told| &told.place);
             let missing = communicator.missing.values().map(|told| &told.place);
             for (host, pid, _) in present.chain(missing) {
@@ -169,7 +175,10 @@ impl RasReply {
     /// Reads a reply in JSON.
     pub(crate) fn read(path: &Path, document: Value) -> Result<Self, FormatError> {
         let document: Document = content(path, document)?;
-        let mut reply = Self { at: document.timestamp, ..Self::default() };
+        let mut reply = Self {
+            at: document.timestamp,
+            ..Self::default()
+        };
         let mut known = BTreeSet::new();
         let mut times: BTreeMap<String, usize> = BTreeMap::new();
         for communicator in &document.communicators {
@@ -234,8 +243,11 @@ impl DocumentCommunicator {
                 return Err((place, format!("rank {rank} is told of twice")));
             }
         }
-        let functions: BTreeSet<&String> =
-            self.ranks.iter().flat_map(|rank| rank.collective_counts.keys()).collect();
+        let functions: BTreeSet<&String> = self
+            .ranks
+            .iter()
+            .flat_map(|rank| rank.collective_counts.keys())
+            .collect();
         if functions.len() > MAX_FUNCTIONS {
             let reason = format!("{} functions are counted", functions.len());
             return Err(("ranks".to_owned(), reason));
@@ -247,7 +259,13 @@ impl DocumentCommunicator {
 impl DocumentRank {
     fn present(self) -> (u32, Present) {
         let place = place(self.host, self.pid, self.cuda_dev, self.rank);
-        (self.rank, Present { place, launched: self.collective_counts })
+        (
+            self.rank,
+            Present {
+                place,
+                launched: self.collective_counts,
+            },
+        )
     }
 
     /// What is wrong with it, by its own account.
@@ -263,9 +281,10 @@ impl DocumentRank {
                 "could not join it: {} (init_state {error})",
                 error_name(error)
             )),
-            (error, _) => {
-                Some(format!("reports {} (async_error {error})", error_name(error)))
-            }
+            (error, _) => Some(format!(
+                "reports {} (async_error {error})",
+                error_name(error)
+            )),
         }
     }
 }
@@ -284,7 +303,8 @@ impl DocumentMissing {
 
 /// Whether it is a hash as NCCL prints them.
 pub(crate) fn is_hexadecimal(hash: &str) -> bool {
-    hash.strip_prefix("0x").is_some_and(|digits| u64::from_str_radix(digits, 16).is_ok())
+    hash.strip_prefix("0x")
+        .is_some_and(|digits| u64::from_str_radix(digits, 16).is_ok())
 }
 
 /// NCCL's names of its results.

@@ -96,9 +96,9 @@ impl RasTextReader<'_> {
     }
 
     fn number<T: std::str::FromStr>(&self, text: &str) -> Result<T, FormatError> {
-        text.parse().ok().ok_or_else(|| {
-            self.refuse(format!("{text:?} is no number of the kind expected"))
-        })
+        text.parse()
+            .ok()
+            .ok_or_else(|| self.refuse(format!("{text:?} is no number of the kind expected")))
     }
 
     fn take(&mut self, line: &str) -> Result<(), FormatError> {
@@ -113,16 +113,21 @@ impl RasTextReader<'_> {
                 self.sizes.insert(group, size);
             }
             ["DEAD"] => self.listing = Listing::Dead,
-            ["Process", pid, "on", "node", node, ..]
-                if matches!(self.listing, Listing::Dead) =>
-            {
+            ["Process", pid, "on", "node", node, ..] if matches!(self.listing, Listing::Dead) => {
                 let pid = self.number(pid)?;
                 self.dead.insert(((*node).to_owned(), pid));
             }
             [number, hash, kind] if number.starts_with('#') => {
                 self.begin(number, hash, kind)?;
             }
-            ["Missing", "communicator", "data", "from", _, "rank" | "ranks"] => {
+            [
+                "Missing",
+                "communicator",
+                "data",
+                "from",
+                _,
+                "rank" | "ranks",
+            ] => {
                 self.listing = Listing::Missing;
             }
             // The function is "collective" before NCCL 2.26, which counts all together.
@@ -137,20 +142,56 @@ impl RasTextReader<'_> {
             ] => {
                 self.listing = Listing::Class((*function).to_owned());
             }
-            [count, "ranks", "have", "launched", "up", "to", "operation", launched] => {
+            [
+                count,
+                "ranks",
+                "have",
+                "launched",
+                "up",
+                "to",
+                "operation",
+                launched,
+            ] => {
                 let (count, launched) = (self.number(count)?, self.number(launched)?);
                 self.class(count, launched);
             }
-            [count, "ranks", "have", "not", "launched", "any", "operations"] => {
+            [
+                count,
+                "ranks",
+                "have",
+                "not",
+                "launched",
+                "any",
+                "operations",
+            ] => {
                 let count = self.number(count)?;
                 self.class(count, 0);
             }
-            ["Rank", rank, "has", "launched", "up", "to", "operation", launched, ..] => {
+            [
+                "Rank",
+                rank,
+                "has",
+                "launched",
+                "up",
+                "to",
+                "operation",
+                launched,
+                ..,
+            ] => {
                 let launched = self.number(launched)?;
                 self.class(1, launched);
                 self.rank(rank, &words)?;
             }
-            ["Rank", rank, "has", "not", "launched", "any", "operations", ..] => {
+            [
+                "Rank",
+                rank,
+                "has",
+                "not",
+                "launched",
+                "any",
+                "operations",
+                ..,
+            ] => {
                 self.class(1, 0);
                 self.rank(rank, &words)?;
             }
@@ -165,8 +206,11 @@ impl RasTextReader<'_> {
                 self.listing = Listing::Trouble(format!("reported {}", error.join(" ")));
             }
             ["Rank", rank, "reported", rest @ ..] => {
-                let error: Vec<&str> =
-                    rest.iter().take_while(|word| **word != "--").copied().collect();
+                let error: Vec<&str> = rest
+                    .iter()
+                    .take_while(|word| **word != "--")
+                    .copied()
+                    .collect();
                 self.listing = Listing::Trouble(format!("reported {}", error.join(" ")));
                 self.rank(rank, &words)?;
             }
@@ -178,7 +222,11 @@ impl RasTextReader<'_> {
 
     /// What follows is about a communicator: `#0-0 (fa93daea854b060b) MISMATCH`.
     fn begin(&mut self, number: &str, hash: &str, kind: &str) -> Result<(), FormatError> {
-        let group = number.trim_start_matches('#').split('-').next().unwrap_or_default();
+        let group = number
+            .trim_start_matches('#')
+            .split('-')
+            .next()
+            .unwrap_or_default();
         let group: u32 = self.number(group)?;
         let hash = hash.trim_matches(['(', ')']);
         if u64::from_str_radix(hash, 16).is_err() {
@@ -189,8 +237,10 @@ impl RasTextReader<'_> {
         };
         self.listing = Listing::Nothing;
         let name = format!("comm 0x{}", hash.trim_start_matches('0'));
-        self.current =
-            *self.places.entry((name.clone(), size)).or_insert(self.said.len());
+        self.current = *self
+            .places
+            .entry((name.clone(), size))
+            .or_insert(self.said.len());
         if self.current == self.said.len() {
             self.said.push(ReportedComm {
                 name,
@@ -207,7 +257,11 @@ impl RasTextReader<'_> {
             (&self.listing, self.said.get_mut(self.current))
         {
             let classes = said.classes.entry(function.clone()).or_default();
-            classes.push(CountClass { launched, count, ranks: BTreeMap::new() });
+            classes.push(CountClass {
+                launched,
+                count,
+                ranks: BTreeMap::new(),
+            });
         }
     }
 
@@ -257,12 +311,18 @@ impl RasTextReader<'_> {
             let size = self.sizes.values().copied().max().unwrap_or(0);
             let ranks = (0..size).map(|rank| (rank, unlisted(rank))).collect();
             let (name, missing) = ("comm".to_owned(), BTreeMap::new());
-            reply.communicators.push(RasCommunicator { name, ranks, missing });
+            reply.communicators.push(RasCommunicator {
+                name,
+                ranks,
+                missing,
+            });
             return reply;
         };
         let said = self.said.remove(at);
         if self.sizes.values().any(|size| *size > said.size) {
-            reply.notes.push(format!("ranks are those of {}", said.name));
+            reply
+                .notes
+                .push(format!("ranks are those of {}", said.name));
         }
         if let Some(other) = self.said.first() {
             reply.notes.push(format!(
@@ -280,7 +340,9 @@ impl RasTextReader<'_> {
                 fold_ranks(ranks)
             ));
         }
-        reply.communicators.push(said.communicator(&mut reply.notes));
+        reply
+            .communicators
+            .push(said.communicator(&mut reply.notes));
         reply
     }
 }
@@ -307,10 +369,14 @@ impl ReportedComm {
             .map(|rank| (rank, unlisted(rank)))
             .collect();
         for (function, classes) in self.classes {
-            let listed: BTreeSet<u32> =
-                classes.iter().flat_map(|class| class.ranks.keys().copied()).collect();
-            let counted: Vec<&CountClass> =
-                classes.iter().filter(|class| class.ranks.is_empty()).collect();
+            let listed: BTreeSet<u32> = classes
+                .iter()
+                .flat_map(|class| class.ranks.keys().copied())
+                .collect();
+            let counted: Vec<&CountClass> = classes
+                .iter()
+                .filter(|class| class.ranks.is_empty())
+                .collect();
             // The report counts its largest class and lists the others: if there is one such and
             // the numbers add up, who is not listed is in it.
             let launched_by_rest = match counted.as_slice() {
@@ -336,12 +402,18 @@ impl ReportedComm {
             }
             for class in classes {
                 for (rank, place) in class.ranks {
-                    let Some(told) = ranks.get_mut(&rank) else { continue };
+                    let Some(told) = ranks.get_mut(&rank) else {
+                        continue;
+                    };
                     told.place = place;
                     told.launched.insert(function.clone(), class.launched);
                 }
             }
         }
-        RasCommunicator { name: self.name, ranks, missing: self.missing }
+        RasCommunicator {
+            name: self.name,
+            ranks,
+            missing: self.missing,
+        }
     }
 }

@@ -17,8 +17,8 @@ use crate::nsys;
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, ProfilerTrace, RankTrace, RasJob, Snapshot,
-    SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle,
-    ras_text, stored, what_if, work_requests,
+    SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, ras_text, stored,
+    what_if, work_requests,
 };
 
 /// One job, as recorded in one file.
@@ -52,7 +52,10 @@ pub fn load(path: &Path, limits: Limits) -> Result<Recording, FormatError> {
 ///
 /// # Errors
 /// As [`load`].
-#[cfg_attr(not(feature = "nsys"), expect(unused_mut, reason = "its magic is peeked at"))]
+#[cfg_attr(
+    not(feature = "nsys"),
+    expect(unused_mut, reason = "its magic is peeked at")
+)]
 pub fn load_watched(
     path: &Path,
     limits: Limits,
@@ -77,7 +80,10 @@ pub fn load_watched(
         // Only a document that is meant for us has mistakes worth telling.
         FormatError::Json { ref place, .. } if place == "[0]" => {
             let found = "it is a JSON list, and not of lists".to_owned();
-            FormatError::Unknown { path: path.to_owned(), found }
+            FormatError::Unknown {
+                path: path.to_owned(),
+                found,
+            }
         }
         // It was read up to the mistake: from its beginning it says whether it is meant for us.
         FormatError::Json { .. } => open(path, limits, &AtomicU64::new(0))
@@ -93,11 +99,7 @@ pub fn load_watched(
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_with_meta(
-    path: &Path,
-    meta: &Path,
-    limits: Limits,
-) -> Result<Recording, FormatError> {
+pub fn load_with_meta(path: &Path, meta: &Path, limits: Limits) -> Result<Recording, FormatError> {
     let unwatched = AtomicU64::new(0);
     let mut reader = open(path, limits, &unwatched)?;
     if !is_what_if(&mut reader) {
@@ -110,11 +112,7 @@ pub fn load_with_meta(
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_bytes(
-    name: &str,
-    bytes: &[u8],
-    limits: Limits,
-) -> Result<Recording, FormatError> {
+pub fn load_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Recording, FormatError> {
     let path = PathBuf::from(name);
     match open_bytes(bytes, limits) {
         Ok(reader) => load_from(&path, reader, limits),
@@ -143,9 +141,9 @@ fn load_from(
             })?;
             Ok(Recording::Part(SnapshotPart::dump(path, document)?))
         }
-        Some(b'T') if begins_as(&mut reader, work_requests::HEADER.as_bytes()) => {
-            Ok(Recording::Part(SnapshotPart::work_requests(path, reader, limits)?))
-        }
+        Some(b'T') if begins_as(&mut reader, work_requests::HEADER.as_bytes()) => Ok(
+            Recording::Part(SnapshotPart::work_requests(path, reader, limits)?),
+        ),
         Some(b'N') if is_ras_text(&mut reader) => {
             let mut text = String::new();
             reader
@@ -160,30 +158,24 @@ fn load_from(
             what_if(path, reader, &what_if::layout_beside(path)?, limits)
         }
         #[cfg(feature = "nsys")]
-        Some(b'S') if is_report(&mut reader) => {
-            nsys::read_packed(path, reader, limits).map(report)
-        }
-        Some(b'{') if begins_with(&mut reader, &TRACE_KEYS) => {
-            read_trace(path, reader, limits)
-        }
+        Some(b'S') if is_report(&mut reader) => nsys::read_packed(path, reader, limits).map(report),
+        Some(b'{') if begins_with(&mut reader, &TRACE_KEYS) => read_trace(path, reader, limits),
         Some(b'[' | b'=' | b'0'..=b'9') if is_call_log(&mut reader) => {
             Ok(Recording::Part(SnapshotPart::calls(path, reader, limits)?))
         }
-        Some(b'[') if begins_with(&mut reader, &EVENT_KEYS) => {
-            read_trace(path, reader, limits)
-        }
-        Some(b'{') if begins_with(&mut reader, &LOG_KEYS) => {
-            Ok(Recording::Part(SnapshotPart::inspector(path, reader, limits)?))
-        }
-        Some(b'{') if begins_with(&mut reader, &RAS_KEYS) => {
-            Ok(Recording::Part(SnapshotPart::ras(path, parse(path, reader, limits)?)?))
-        }
-        Some(b'{') if begins_with(&mut reader, &DUMP_KEYS) => {
-            Ok(Recording::Part(SnapshotPart::dump(path, parse(path, reader, limits)?)?))
-        }
-        Some(b'[') if begins_with(&mut reader, &STACK_KEYS) => {
-            Ok(Recording::Part(SnapshotPart::stacks(path, parse(path, reader, limits)?)?))
-        }
+        Some(b'[') if begins_with(&mut reader, &EVENT_KEYS) => read_trace(path, reader, limits),
+        Some(b'{') if begins_with(&mut reader, &LOG_KEYS) => Ok(Recording::Part(
+            SnapshotPart::inspector(path, reader, limits)?,
+        )),
+        Some(b'{') if begins_with(&mut reader, &RAS_KEYS) => Ok(Recording::Part(
+            SnapshotPart::ras(path, parse(path, reader, limits)?)?,
+        )),
+        Some(b'{') if begins_with(&mut reader, &DUMP_KEYS) => Ok(Recording::Part(
+            SnapshotPart::dump(path, parse(path, reader, limits)?)?,
+        )),
+        Some(b'[') if begins_with(&mut reader, &STACK_KEYS) => Ok(Recording::Part(
+            SnapshotPart::stacks(path, parse(path, reader, limits)?)?,
+        )),
         Some(b'{') if Journal::begins(reader.fill_buf().unwrap_or_default()) => {
             Ok(Recording::Journal(Journal::read(path, reader)?))
         }
@@ -200,7 +192,10 @@ fn load_from(
             let found = other.map_or("it is empty".to_owned(), |byte| {
                 format!("it begins with {:?} (byte {byte})", char::from(byte))
             });
-            Err(FormatError::Unknown { path: path.to_owned(), found })
+            Err(FormatError::Unknown {
+                path: path.to_owned(),
+                found,
+            })
         }
     }
 }
@@ -223,7 +218,10 @@ fn foreign(path: &Path, reader: impl BufRead) -> Option<FormatError> {
         Some(schema) => format!("its schema is {schema:?}"),
         None => "it is a JSON object without a schema".to_owned(),
     };
-    Some(FormatError::Unknown { path: path.to_owned(), found })
+    Some(FormatError::Unknown {
+        path: path.to_owned(),
+        found,
+    })
 }
 
 /// Keys of a Flight Recorder dump.
@@ -237,40 +235,53 @@ const LOG_KEYS: [&str; 2] = ["\"inspector_output_format_version\"", "\"coll_perf
 const RAS_KEYS: [&str; 2] = ["\"communicators_count\"", "\"collective_counts\""];
 
 /// Keys of a trace of PyTorch's profiler: one of them stands at its beginning in all versions.
-const TRACE_KEYS: [&str; 3] =
-    ["\"traceEvents\"", "\"deviceProperties\"", "\"schemaVersion\""];
+const TRACE_KEYS: [&str; 3] = [
+    "\"traceEvents\"",
+    "\"deviceProperties\"",
+    "\"schemaVersion\"",
+];
 /// Keys of a trace that is only its list of events.
 const EVENT_KEYS: [&str; 2] = ["\"ph\":", "\"ph\" :"];
 
 #[cfg(feature = "nsys")]
 fn is_report(reader: &mut impl BufRead) -> bool {
-    reader.fill_buf().is_ok_and(|start| start.starts_with(nsys::MAGIC))
+    reader
+        .fill_buf()
+        .is_ok_and(|start| start.starts_with(nsys::MAGIC))
 }
 
 #[cfg(feature = "nsys")]
 fn report(traces: Vec<Trace>) -> Recording {
-    Recording::Trace(ProfilerTrace { tool: Source::Nsys, traces })
+    Recording::Trace(ProfilerTrace {
+        tool: Source::Nsys,
+        traces,
+    })
 }
 
-fn read_trace(
-    path: &Path,
-    reader: impl BufRead,
-    limits: Limits,
-) -> Result<Recording, FormatError> {
+fn read_trace(path: &Path, reader: impl BufRead, limits: Limits) -> Result<Recording, FormatError> {
     let trace = kineto::read(reader).map_err(|error| io_error(path, error, limits))?;
     if trace.slices.is_empty() {
         let lost = trace.losses.first().map(|loss| format!(": {loss}"));
         let found = format!("it is a trace without events{}", lost.unwrap_or_default());
-        return Err(FormatError::Unknown { path: path.to_owned(), found });
+        return Err(FormatError::Unknown {
+            path: path.to_owned(),
+            found,
+        });
     }
-    Ok(Recording::Trace(ProfilerTrace { tool: Source::Kineto, traces: vec![trace] }))
+    Ok(Recording::Trace(ProfilerTrace {
+        tool: Source::Kineto,
+        traces: vec![trace],
+    }))
 }
 
 /// Passes over what RAS answers before its reply: a client may have written that down too.
 fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
     loop {
         let start = reader.fill_buf()?;
-        let line = start.iter().position(|byte| *byte == b'\n').map(|end| &start[..end]);
+        let line = start
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map(|end| &start[..end]);
         let Some(line) = line.filter(|line| ras_text::is_acknowledgement(line)) else {
             return Ok(());
         };
@@ -283,7 +294,9 @@ fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
 fn is_call_log(reader: &mut impl BufRead) -> bool {
     let start = reader.fill_buf().unwrap_or_default();
     let start = String::from_utf8_lossy(&start[..start.len().min(1 << 12)]);
-    call_log::BEGINNINGS.iter().any(|beginning| start.contains(beginning))
+    call_log::BEGINNINGS
+        .iter()
+        .any(|beginning| start.contains(beginning))
 }
 
 fn is_what_if(reader: &mut impl BufRead) -> bool {
@@ -291,7 +304,9 @@ fn is_what_if(reader: &mut impl BufRead) -> bool {
 }
 
 fn begins_as(reader: &mut impl BufRead, magic: &[u8]) -> bool {
-    reader.fill_buf().is_ok_and(|start| start.starts_with(magic))
+    reader
+        .fill_buf()
+        .is_ok_and(|start| start.starts_with(magic))
 }
 
 fn what_if(
@@ -307,12 +322,18 @@ fn what_if(
         .map_err(|error| io_error(meta, error, limits))?;
     let layout = what_if::read_layout(meta, &text)?;
     let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes).map_err(|error| io_error(path, error, limits))?;
-    Ok(Recording::WhatIf(Box::new(what_if::read_what_if(path, &bytes, layout, limits)?)))
+    reader
+        .read_to_end(&mut bytes)
+        .map_err(|error| io_error(path, error, limits))?;
+    Ok(Recording::WhatIf(Box::new(what_if::read_what_if(
+        path, &bytes, layout, limits,
+    )?)))
 }
 
 fn is_ras_text(reader: &mut impl BufRead) -> bool {
-    reader.fill_buf().is_ok_and(|start| start.starts_with(ras_text::BEGINNING))
+    reader
+        .fill_buf()
+        .is_ok_and(|start| start.starts_with(ras_text::BEGINNING))
 }
 
 /// Whether one of the keys stands at the beginning, where a document shows what it is.
@@ -326,7 +347,9 @@ pub(crate) fn begins_with(reader: &mut impl BufRead, keys: &[&str]) -> bool {
 fn first_visible(reader: &mut impl BufRead) -> std::io::Result<Option<u8>> {
     loop {
         let buffer = reader.fill_buf()?;
-        let Some(byte) = buffer.first().copied() else { return Ok(None) };
+        let Some(byte) = buffer.first().copied() else {
+            return Ok(None);
+        };
         if !byte.is_ascii_whitespace() {
             return Ok(Some(byte));
         }
@@ -345,22 +368,22 @@ pub(crate) fn parse<T: DeserializeOwned>(
         json_error(path, &place, error.into_inner(), limits)
     })?;
     // A document with something behind it is two files in one, or damaged.
-    json.end().map_err(|error| json_error(path, ".", error, limits))?;
+    json.end()
+        .map_err(|error| json_error(path, ".", error, limits))?;
     Ok(value)
 }
 
-fn json_error(
-    path: &Path,
-    place: &str,
-    error: serde_json::Error,
-    limits: Limits,
-) -> FormatError {
+fn json_error(path: &Path, place: &str, error: serde_json::Error, limits: Limits) -> FormatError {
     if error.is_io() {
         return io_error(path, error.into(), limits);
     }
     let reason = error.to_string();
     // serde_json repeats line and column at the end of its message.
-    let reason = reason.split(" at line ").next().unwrap_or_default().to_owned();
+    let reason = reason
+        .split(" at line ")
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     FormatError::Json {
         path: path.to_owned(),
         line: error.line(),
@@ -370,16 +393,18 @@ fn json_error(
     }
 }
 
-pub(crate) fn io_error(
-    path: &Path,
-    source: std::io::Error,
-    limits: Limits,
-) -> FormatError {
+pub(crate) fn io_error(path: &Path, source: std::io::Error, limits: Limits) -> FormatError {
     if source.to_string() == OVER_LIMIT {
         let limit_bytes = limits.unpacked_bytes;
-        return FormatError::TooLarge { path: path.to_owned(), limit_bytes };
+        return FormatError::TooLarge {
+            path: path.to_owned(),
+            limit_bytes,
+        };
     }
-    FormatError::Io { path: path.to_owned(), source }
+    FormatError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 impl Recording {

@@ -84,10 +84,17 @@ impl SnapshotPart {
             })
             .collect();
         let active = main.is_some_and(|thread| thread.active);
-        let state = if active { ProcessState::Running } else { ProcessState::Sleeping };
+        let state = if active {
+            ProcessState::Running
+        } else {
+            ProcessState::Sleeping
+        };
         let holds_gil = main.and_then(|thread| thread.owns_gil);
         let stack = Stack::new(state, holds_gil, frames);
-        Ok(Self(PartContent::Stack { rank: rank_of(path)?, stack }))
+        Ok(Self(PartContent::Stack {
+            rank: rank_of(path)?,
+            stack,
+        }))
     }
 
     /// Reads what NCCL's RAS answers in JSON.
@@ -114,7 +121,9 @@ impl SnapshotPart {
         reader: impl BufRead,
         limits: Limits,
     ) -> Result<Self, FormatError> {
-        Ok(Self(PartContent::Inspector(InspectorLog::read(path, reader, limits)?)))
+        Ok(Self(PartContent::Inspector(InspectorLog::read(
+            path, reader, limits,
+        )?)))
     }
 
     /// Reads telemetry of work requests.
@@ -123,7 +132,9 @@ impl SnapshotPart {
         reader: impl BufRead,
         limits: Limits,
     ) -> Result<Self, FormatError> {
-        Ok(Self(PartContent::Requests(work_requests::read(path, reader, limits)?)))
+        Ok(Self(PartContent::Requests(work_requests::read(
+            path, reader, limits,
+        )?)))
     }
 
     /// Reads a log of NCCL calls.
@@ -132,7 +143,9 @@ impl SnapshotPart {
         reader: impl BufRead,
         limits: Limits,
     ) -> Result<Self, FormatError> {
-        Ok(Self(PartContent::Calls(CallLog::read(path, reader, limits)?)))
+        Ok(Self(PartContent::Calls(CallLog::read(
+            path, reader, limits,
+        )?)))
     }
 }
 
@@ -188,7 +201,10 @@ impl Snapshot {
         // In the order of a live job: that it stands still, stacks of its ranks, that they are all.
         job.take(Input::SnapshotComplete);
         for (rank, stack) in self.stacks() {
-            job.take(Input::Stack { rank, stack: stack.clone() });
+            job.take(Input::Stack {
+                rank,
+                stack: stack.clone(),
+            });
         }
         job.take(Input::StacksComplete);
         inspector::tell(&logs, group, &mut |input| job.take(input));
@@ -237,7 +253,10 @@ impl Snapshot {
             );
             job.take(Input::Note { text });
             let idle_ports = idle_ports(&returned);
-            WorkRequests { slow: named(slow_links(returned), &logs), idle_ports }
+            WorkRequests {
+                slow: named(slow_links(returned), &logs),
+                idle_ports,
+            }
         });
         if !logs.is_empty() || requests.is_some() {
             job.take_calls(logs.into_values().cloned().collect(), requests);
@@ -312,9 +331,11 @@ fn named(
         .into_iter()
         .map(|link| {
             let members = members_of(link.ends.communicator, logs);
-            let ends = [link.ends.from, link.ends.to]
-                .map(|place| members.get(place as usize).copied());
-            let [Some(from), Some(to)] = ends else { return (link, None) };
+            let ends =
+                [link.ends.from, link.ends.to].map(|place| members.get(place as usize).copied());
+            let [Some(from), Some(to)] = ends else {
+                return (link, None);
+            };
             (link, Some([from, to]))
         })
         .collect()

@@ -88,7 +88,10 @@ pub enum StoredError {
 impl StoredError {
     fn at(self, path: &Path, bytes: u64) -> FormatError {
         match self {
-            Self::Io(source) => FormatError::Io { path: path.to_owned(), source },
+            Self::Io(source) => FormatError::Io {
+                path: path.to_owned(),
+                source,
+            },
             other => FormatError::Damaged {
                 path: path.to_owned(),
                 place: format!("byte {bytes}"),
@@ -101,7 +104,10 @@ impl StoredError {
 impl StoredEntry {
     /// The first entry of a file.
     pub fn of_job(job: &str) -> Self {
-        Self::Job { schema: SCHEMA.to_owned(), job: job.to_owned() }
+        Self::Job {
+            schema: SCHEMA.to_owned(),
+            job: job.to_owned(),
+        }
     }
 
     /// Writes the entry; the bytes of its batch are the caller's to write.
@@ -123,8 +129,7 @@ pub struct StoredBatches(Vec<(StoredEntry, Option<Batch>)>);
 impl StoredBatches {
     /// Reads the file of a job; one that was cut off is read up to the cut.
     pub(crate) fn read(path: &Path, reader: impl Read) -> Result<Self, FormatError> {
-        let (mut stored, _) =
-            StoredJob::open(reader).map_err(|error| error.at(path, 0))?;
+        let (mut stored, _) = StoredJob::open(reader).map_err(|error| error.at(path, 0))?;
         let mut entries = Vec::new();
         loop {
             match stored.next() {
@@ -174,13 +179,19 @@ impl<R: Read> StoredJob<R> {
     /// # Errors
     /// Every variant of [`StoredError`].
     pub fn open(inner: R) -> Result<(Self, String), StoredError> {
-        let mut stored = Self { inner, whole_bytes: 0, offset_ns: None };
+        let mut stored = Self {
+            inner,
+            whole_bytes: 0,
+            offset_ns: None,
+        };
         match stored.entry()?.ok_or(StoredError::Torn)? {
             (StoredEntry::Job { schema, job }, bytes) if schema == SCHEMA => {
                 stored.whole_bytes = bytes;
                 Ok((stored, job))
             }
-            _ => Err(StoredError::Damaged(format!("the schema is not {SCHEMA:?}"))),
+            _ => Err(StoredError::Damaged(format!(
+                "the schema is not {SCHEMA:?}"
+            ))),
         }
     }
 
@@ -207,25 +218,50 @@ impl<R: Read> StoredJob<R> {
         &mut self,
         wants_marks: impl FnOnce(&StoredBatch) -> bool,
     ) -> Result<Option<(StoredEntry, Option<Batch>)>, StoredError> {
-        let Some((entry, bytes)) = self.entry()? else { return Ok(None) };
+        let Some((entry, bytes)) = self.entry()? else {
+            return Ok(None);
+        };
         self.whole_bytes += bytes;
-        let StoredEntry::Batch(head) = &entry else { return Ok(Some((entry, None))) };
+        let StoredEntry::Batch(head) = &entry else {
+            return Ok(Some((entry, None)));
+        };
         if head.bytes > LONGEST_BATCH_BYTES {
             // An entry without its batch is not whole: whoever cuts the file off cuts before it.
             self.whole_bytes -= bytes;
-            return Err(StoredError::Damaged(format!("a batch of {} bytes", head.bytes)));
+            return Err(StoredError::Damaged(format!(
+                "a batch of {} bytes",
+                head.bytes
+            )));
         }
         let mut body = vec![0; head.bytes as usize];
         if let Err(error) = self.fill(&mut body) {
             self.whole_bytes -= bytes;
             return Err(error);
         }
-        let (BatchHead { watermark, last, .. }, inputs) =
-            unpack(&body, wants_marks(head))?;
+        let (
+            BatchHead {
+                watermark, last, ..
+            },
+            inputs,
+        ) = unpack(&body, wants_marks(head))?;
         self.whole_bytes += u64::from(head.bytes);
-        let StoredBatch { host, session, sequence, offset_ns, .. } = head.clone();
+        let StoredBatch {
+            host,
+            session,
+            sequence,
+            offset_ns,
+            ..
+        } = head.clone();
         let shift_ns = offset_ns.saturating_sub(*self.offset_ns.get_or_insert(offset_ns));
-        let batch = Batch { host, session, sequence, shift_ns, watermark, last, inputs };
+        let batch = Batch {
+            host,
+            session,
+            sequence,
+            shift_ns,
+            watermark,
+            last,
+            inputs,
+        };
         Ok(Some((entry, Some(batch))))
     }
 
@@ -251,9 +287,11 @@ impl<R: Read> StoredJob<R> {
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), StoredError> {
-        self.inner.read_exact(buffer).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => StoredError::Torn,
-            _ => StoredError::Io(error),
-        })
+        self.inner
+            .read_exact(buffer)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => StoredError::Torn,
+                _ => StoredError::Io(error),
+            })
     }
 }

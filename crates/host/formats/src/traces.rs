@@ -34,11 +34,7 @@ pub struct RankTrace {
 
 impl RankTrace {
     /// Keeps what verdicts are made of and lets the slices go.
-    pub fn all(
-        path: &Path,
-        recorded: ProfilerTrace,
-        settings: &PatternSettings,
-    ) -> Vec<Self> {
+    pub fn all(path: &Path, recorded: ProfilerTrace, settings: &PatternSettings) -> Vec<Self> {
         let ProfilerTrace { tool, traces } = recorded;
         traces
             .into_iter()
@@ -50,12 +46,7 @@ impl RankTrace {
             .collect()
     }
 
-    fn new(
-        path: &Path,
-        tool: Source,
-        mut trace: Trace,
-        settings: &PatternSettings,
-    ) -> Self {
+    fn new(path: &Path, tool: Source, mut trace: Trace, settings: &PatternSettings) -> Self {
         let mut names = StageNames::default();
         let start_ns = trace.slices.first().map_or(0, |slice| slice.start_ns);
         let origin_ns = if trace.absolute { 0 } else { start_ns };
@@ -63,7 +54,9 @@ impl RankTrace {
         let profile = profile(&trace, settings);
         // All traces of a job are in memory at once, each may have millions of slices. Collectives
         // stay: they are matched across ranks once all are read.
-        trace.slices.retain(|slice| slice.kind == SliceKind::Collective);
+        trace
+            .slices
+            .retain(|slice| slice.kind == SliceKind::Collective);
         trace.slices.shrink_to_fit();
         trace.frames = Vec::new();
         trace.counters = Vec::new();
@@ -76,12 +69,23 @@ impl RankTrace {
             steps,
             names,
         };
-        Self { path: path.to_owned(), place: 0, tool, trace, profiled, start_ns }
+        Self {
+            path: path.to_owned(),
+            place: 0,
+            tool,
+            trace,
+            profiled,
+            start_ns,
+        }
     }
 
     /// The time its steps count from.
     pub(crate) fn origin_ns(&self) -> i64 {
-        if self.trace.absolute { 0 } else { self.start_ns }
+        if self.trace.absolute {
+            0
+        } else {
+            self.start_ns
+        }
     }
 
     /// The trace, its slices read anew.
@@ -105,7 +109,9 @@ impl RankTrace {
         ["rank", "worker"].into_iter().find_map(|word| {
             let (_, rest) = name.split_once(word)?;
             let rest = rest.trim_start_matches(['-', '_', '.', '=']);
-            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            let end = rest
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(rest.len());
             rest[..end].parse().ok()
         })
     }
@@ -136,7 +142,9 @@ pub fn load_window(
         found: "no trace of a profiler".to_owned(),
     })?;
     let recorded: Vec<Resource> = trace.counters.iter().map(|c| c.resource).collect();
-    trace.counters.extend(used.into_iter().filter(|c| !recorded.contains(&c.resource)));
+    trace
+        .counters
+        .extend(used.into_iter().filter(|c| !recorded.contains(&c.resource)));
     let found = profile(&trace, settings);
     Ok(ProfileWindow {
         span_s: found.span_s,
@@ -165,16 +173,16 @@ impl TraceSet {
         let mut sets: Vec<Self> = Vec::new();
         // Those that say whose they are first, in time order; the others by name, as they get the
         // ranks that are left.
-        let (known, mut unknown): (Vec<_>, Vec<_>) =
-            traces.into_iter().partition(|trace| trace.said_rank().is_some());
+        let (known, mut unknown): (Vec<_>, Vec<_>) = traces
+            .into_iter()
+            .partition(|trace| trace.said_rank().is_some());
         unknown.sort_by(|a, b| a.path.cmp(&b.path));
         for trace in known.into_iter().chain(unknown) {
             let rank = trace.said_rank();
             let at = sets
                 .iter()
                 .position(|set| {
-                    set.is_of(&trace)
-                        && rank.is_none_or(|rank| !set.ranks.contains_key(&rank))
+                    set.is_of(&trace) && rank.is_none_or(|rank| !set.ranks.contains_key(&rank))
                 })
                 .unwrap_or_else(|| {
                     sets.push(Self::default());
@@ -195,9 +203,8 @@ impl TraceSet {
         self.ranks.values().all(|known| {
             // Without a clock that was set nothing is known of when a trace was recorded.
             let apart_ns = known.start_ns.abs_diff(trace.start_ns);
-            let same_time = !known.trace.absolute
-                || !trace.trace.absolute
-                || apart_ns <= SAME_TIME_NS;
+            let same_time =
+                !known.trace.absolute || !trace.trace.absolute || apart_ns <= SAME_TIME_NS;
             let sizes = known.trace.world_size.zip(trace.trace.world_size);
             same_time && sizes.is_none_or(|(one, other)| one == other)
         })
@@ -216,32 +223,47 @@ impl TraceSet {
         let rank = rank.unwrap_or_else(|| {
             let free = (0..u32::MAX).find(|rank| !self.ranks.contains_key(rank));
             let rank = free.unwrap_or_default();
-            let note =
-                format!("{name} does not say which rank it is of: taken for rank {rank}");
+            let note = format!("{name} does not say which rank it is of: taken for rank {rank}");
             self.notes.push(note);
             rank
         });
         trace.profiled.rank = rank;
-        self.notes
-            .extend(trace.trace.losses.iter().map(|loss| format!("{name}: {loss}")));
+        self.notes.extend(
+            trace
+                .trace
+                .losses
+                .iter()
+                .map(|loss| format!("{name}: {loss}")),
+        );
         self.ranks.insert(rank, trace);
     }
 
     /// The ranks: what is left of their traces, and of their profiles.
-    pub(crate) fn traces(
-        &self,
-    ) -> impl Iterator<Item = (u32, &RankTrace, &Trace, &ProfiledRank)> {
-        self.ranks.iter().map(|(rank, kept)| (*rank, kept, &kept.trace, &kept.profiled))
+    pub(crate) fn traces(&self) -> impl Iterator<Item = (u32, &RankTrace, &Trace, &ProfiledRank)> {
+        self.ranks
+            .iter()
+            .map(|(rank, kept)| (*rank, kept, &kept.trace, &kept.profiled))
     }
 
     /// Runs the traces through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
-        let tool = self.ranks.values().next().map_or(Source::Kineto, |first| first.tool);
+        let tool = self
+            .ranks
+            .values()
+            .next()
+            .map_or(Source::Kineto, |first| first.tool);
         let mut job = Job::new(id, tool, settings);
-        let traces =
-            self.ranks.iter().map(|(rank, trace)| (*rank, &trace.trace)).collect();
+        let traces = self
+            .ranks
+            .iter()
+            .map(|(rank, trace)| (*rank, &trace.trace))
+            .collect();
         let matches = match_collectives(&traces);
-        let profiled = self.ranks.values().map(|trace| trace.profiled.clone()).collect();
+        let profiled = self
+            .ranks
+            .values()
+            .map(|trace| trace.profiled.clone())
+            .collect();
         job.add_profiles(profiled, &matches);
         for text in self.all_notes() {
             job.take(model::Input::Note { text });
@@ -253,7 +275,10 @@ impl TraceSet {
     /// What could not be seen.
     fn all_notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
-        let sizes = self.ranks.values().filter_map(|trace| trace.trace.world_size);
+        let sizes = self
+            .ranks
+            .values()
+            .filter_map(|trace| trace.trace.world_size);
         let world = sizes.max().unwrap_or(0);
         let missing: Vec<u32> = (0..world.min(1 << 20))
             .filter(|rank| !self.ranks.contains_key(rank))

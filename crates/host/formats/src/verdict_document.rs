@@ -29,26 +29,24 @@ pub fn load_verdict(path: &Path, limits: Limits) -> Result<Option<Verdict>, Form
 ///
 /// # Errors
 /// As [`load_verdict`].
-pub fn parse_verdict(
-    name: &str,
-    bytes: &[u8],
-    limits: Limits,
-) -> Result<Verdict, FormatError> {
+pub fn parse_verdict(name: &str, bytes: &[u8], limits: Limits) -> Result<Verdict, FormatError> {
     let path = Path::new(name);
-    let reader = open_bytes(bytes, limits)
-        .map_err(|source| FormatError::Io { path: path.to_owned(), source })?;
+    let reader = open_bytes(bytes, limits).map_err(|source| FormatError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
     read(path, reader, limits)
 }
 
-fn read(
-    path: &Path,
-    reader: impl BufRead,
-    limits: Limits,
-) -> Result<Verdict, FormatError> {
+fn read(path: &Path, reader: impl BufRead, limits: Limits) -> Result<Verdict, FormatError> {
     let verdict: Verdict = parse(path, reader, limits)?;
     if verdict.schema == SCHEMA {
         return Ok(verdict);
     }
     let reason = format!("{:?} is not {SCHEMA:?}", verdict.schema);
-    Err(FormatError::Content { path: path.to_owned(), place: "schema".into(), reason })
+    Err(FormatError::Content {
+        path: path.to_owned(),
+        place: "schema".into(),
+        reason,
+    })
 }

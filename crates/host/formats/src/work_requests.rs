@@ -89,18 +89,24 @@ fn row(text: &str, port: &str) -> Result<(ConnectionEnds, Returned), BadColumn> 
 }
 
 fn number((column, value): (&'static str, &str)) -> Result<u64, BadColumn> {
-    value.parse().map_err(|_bad| (column, format!("{value:?} is no whole number")))
+    value
+        .parse()
+        .map_err(|_bad| (column, format!("{value:?} is no whole number")))
 }
 
 fn rank((column, value): (&'static str, &str)) -> Result<u32, BadColumn> {
-    value.parse().map_err(|_bad| (column, format!("{value:?} is no rank")))
+    value
+        .parse()
+        .map_err(|_bad| (column, format!("{value:?} is no rank")))
 }
 
 /// Host, card and port by the file's name, `<host>_<nic>_Port<0|1>_A.log`; its two files are one.
 fn port(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.split(".log").next().unwrap_or_default();
-    stem.trim_end_matches("_A").trim_end_matches("_B").to_owned()
+    stem.trim_end_matches("_A")
+        .trim_end_matches("_B")
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -112,7 +118,11 @@ mod tests {
 
     fn parse(rows: &str) -> Result<RequestLog, FormatError> {
         let text = format!("{HEADER}\n{rows}");
-        read(Path::new("node7_mlx5_0_Port1_A.log"), text.as_bytes(), Limits::default())
+        read(
+            Path::new("node7_mlx5_0_Port1_A.log"),
+            text.as_bytes(),
+            Limits::default(),
+        )
     }
 
     #[test]
@@ -142,6 +152,9 @@ mod tests {
             format!("{file}, at line 3, FuncTimes: \"x\" is no whole number")
         );
         let short = parse(&format!("1,2\n{ROW}\n")).unwrap_err().to_string();
-        assert_eq!(short, format!("{file}, at line 2, its end: 2 values instead of 13"));
+        assert_eq!(
+            short,
+            format!("{file}, at line 2, its end: 2 values instead of 13")
+        );
     }
 }

@@ -9,8 +9,7 @@ const SCHEMA: &str = "laggard.batch/1";
 pub const CLOCK_HEADER: &str = "laggard-now-ns";
 /// The path of [`BatchAddress`], as routers write it. An agent session is an `epoch` there: that
 /// is what the first version called it.
-pub const BATCH_ROUTE: &str =
-    "/api/v1/jobs/{job}/hosts/{host}/epochs/{epoch}/batches/{sequence}";
+pub const BATCH_ROUTE: &str = "/api/v1/jobs/{job}/hosts/{host}/epochs/{epoch}/batches/{sequence}";
 
 /// Where a batch belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +27,12 @@ pub struct BatchAddress<'a> {
 impl BatchAddress<'_> {
     /// The path that the batch is posted to.
     pub fn path(&self) -> String {
-        let Self { job, host, session, sequence } = self;
+        let Self {
+            job,
+            host,
+            session,
+            sequence,
+        } = self;
         let (job, host) = (url_segment(job), url_segment(host));
         format!("/api/v1/jobs/{job}/hosts/{host}/epochs/{session}/batches/{sequence}")
     }
@@ -59,7 +63,12 @@ pub struct BatchHead {
 impl BatchHead {
     /// The head of a batch.
     pub fn new(boot: &str, watermark: RankNs, last: bool) -> Self {
-        Self { schema: SCHEMA.to_owned(), boot: boot.to_owned(), watermark, last }
+        Self {
+            schema: SCHEMA.to_owned(),
+            boot: boot.to_owned(),
+            watermark,
+            last,
+        }
     }
 
     /// Reads the first line of a batch.
@@ -67,8 +76,7 @@ impl BatchHead {
     /// # Errors
     /// What is wrong with it, for people.
     pub fn read(line: &[u8]) -> Result<Self, String> {
-        let head: Self =
-            serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let head: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         if head.schema != SCHEMA {
             return Err(format!("the schema is not {SCHEMA:?}"));
         }
@@ -95,8 +103,12 @@ mod tests {
 
     #[test]
     fn an_address_follows_the_route() {
-        let address =
-            BatchAddress { job: "j", host: "h.0", session: "5-1.2", sequence: 9 };
+        let address = BatchAddress {
+            job: "j",
+            host: "h.0",
+            session: "5-1.2",
+            sequence: 9,
+        };
         let (job, host) = ("{job}", "{host}");
         let route = BATCH_ROUTE.replace(job, "j").replace(host, "h%2E0");
         let route = route.replace("{epoch}", "5-1.2").replace("{sequence}", "9");

@@ -62,7 +62,9 @@ impl Reply {
             status => {
                 let refusal: Refusal = serde_json::from_slice(body).unwrap_or_default();
                 match status {
-                    409 => Self::Resume { next: refusal.next.unwrap_or_default() },
+                    409 => Self::Resume {
+                        next: refusal.next.unwrap_or_default(),
+                    },
                     400 | 413 | 422 => Self::Refused(refusal.error),
                     _ => Self::Later(refusal.error),
                 }
@@ -111,23 +113,40 @@ mod tests {
     }
 
     fn wanted() -> HostOrders {
-        let profile =
-            WantedProfile { ranks: vec![1, 2], first_step: 30, steps: 10, limit_ms: 900 };
-        HostOrders { stacks: vec![3], profile: Some(profile), device_steps: Some(5..7) }
+        let profile = WantedProfile {
+            ranks: vec![1, 2],
+            first_step: 30,
+            steps: 10,
+            limit_ms: 900,
+        };
+        HostOrders {
+            stacks: vec![3],
+            profile: Some(profile),
+            device_steps: Some(5..7),
+        }
     }
 
     /// Agents and collectors of different versions meet: these bytes are a contract.
     #[test]
     fn answers_are_written_as_in_the_first_version() {
         assert_eq!(
-            json(&KeptReply { next: 4, wanted: HostOrders::default() }),
+            json(&KeptReply {
+                next: 4,
+                wanted: HostOrders::default()
+            }),
             r#"{"next":4,"stacks":[],"profile":null,"device_steps":null}"#
         );
         assert_eq!(
-            json(&KeptReply { next: 4, wanted: wanted() }),
+            json(&KeptReply {
+                next: 4,
+                wanted: wanted()
+            }),
             r#"{"next":4,"stacks":[3],"profile":{"ranks":[1,2],"first_step":30,"steps":10,"limit_ms":900},"device_steps":{"start":5,"end":7}}"#
         );
-        let refusal = |next| Refusal { error: "why".to_owned(), next };
+        let refusal = |next| Refusal {
+            error: "why".to_owned(),
+            next,
+        };
         assert_eq!(json(&refusal(None)), r#"{"error":"why"}"#);
         assert_eq!(json(&refusal(Some(2))), r#"{"error":"why","next":2}"#);
     }
@@ -142,7 +161,9 @@ mod tests {
             ),
             (Command::Lost { lost: of("5-1") }, r#"{"lost":"5-1"}"#),
             (
-                Command::Refused { refused: (of("5-1"), of("why")) },
+                Command::Refused {
+                    refused: (of("5-1"), of("why")),
+                },
                 r#"{"refused":["5-1","why"]}"#,
             ),
         ];
@@ -156,10 +177,16 @@ mod tests {
     #[test]
     fn an_answer_counts_by_its_status_where_its_body_says_nothing() {
         assert_eq!(Reply::read(200, b""), Reply::Kept(KeptReply::default()));
-        assert_eq!(Reply::read(409, br#"{"next":3}"#), Reply::Resume { next: 3 });
+        assert_eq!(
+            Reply::read(409, br#"{"next":3}"#),
+            Reply::Resume { next: 3 }
+        );
         assert_eq!(Reply::read(413, b"<html>"), Reply::Refused(String::new()));
         let why = || "why".to_owned();
-        assert_eq!(Reply::read(400, br#"{"error":"why"}"#), Reply::Refused(why()));
+        assert_eq!(
+            Reply::read(400, br#"{"error":"why"}"#),
+            Reply::Refused(why())
+        );
         assert_eq!(Reply::read(503, br#"{"error":"why"}"#), Reply::Later(why()));
     }
 }

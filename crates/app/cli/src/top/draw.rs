@@ -15,7 +15,11 @@ use crate::render::{percent, seconds, word};
 const BAR: usize = 24;
 
 pub(crate) fn draw(frame: &mut Frame, screen: &Screen) {
-    let rows = [Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
+    let rows = [
+        Constraint::Length(1),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ];
     let [head, body, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(Paragraph::new(head_line(screen)), head);
     match screen.opened() {
@@ -39,7 +43,10 @@ fn head_line(screen: &Screen) -> Line<'_> {
     for state in JobState::ALL {
         let count = screen.jobs.iter().filter(|job| job.state == state).count();
         if count > 0 {
-            spans.push(Span::styled(format!("  {count} {}", state.word()), paint(state)));
+            spans.push(Span::styled(
+                format!("  {count} {}", state.word()),
+                paint(state),
+            ));
         }
     }
     Line::from(spans)
@@ -55,7 +62,15 @@ fn draw_jobs(frame: &mut Frame, area: Rect, screen: &Screen) {
         Constraint::Length(9),
         Constraint::Fill(3),
     ];
-    let names = ["state", "job", "ranks", "hosts", "steps", "exposed", "first incident"];
+    let names = [
+        "state",
+        "job",
+        "ranks",
+        "hosts",
+        "steps",
+        "exposed",
+        "first incident",
+    ];
     let rows = screen.jobs.iter().map(job_row);
     let table = Table::new(rows, widths)
         .header(Row::new(names).dim())
@@ -64,8 +79,7 @@ fn draw_jobs(frame: &mut Frame, area: Rect, screen: &Screen) {
     frame.render_stateful_widget(table, area, &mut state);
     if screen.jobs.is_empty() {
         let text = "no job has told anything yet: laggard run --collector URL -- COMMAND";
-        let [_, middle] =
-            Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
+        let [_, middle] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), middle);
     }
 }
@@ -92,17 +106,24 @@ fn draw_job(frame: &mut Frame, area: Rect, screen: &Screen, job: &str) {
     }
     if let Some(verdict) = &screen.verdict {
         lines.push(Line::default());
-        let names = verdict.stages.iter().map(|stage| stage.name.chars().count());
+        let names = verdict
+            .stages
+            .iter()
+            .map(|stage| stage.name.chars().count());
         let width = names.max().unwrap_or(0);
         lines.extend(verdict.stages.iter().map(|stage| stage_line(stage, width)));
         lines.extend(verdict.incidents.iter().flat_map(incident_lines));
         lines.push(Line::default());
         lines.extend(
-            verdict.notes.iter().map(|note| Line::from(format!("note: {note}")).dim()),
+            verdict
+                .notes
+                .iter()
+                .map(|note| Line::from(format!("note: {note}")).dim()),
         );
     }
-    let text =
-        Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((screen.scrolled, 0));
+    let text = Paragraph::new(lines)
+        .wrap(Wrap { trim: false })
+        .scroll((screen.scrolled, 0));
     frame.render_widget(text, area);
 }
 
@@ -115,15 +136,18 @@ fn summary_lines(job: &ListedJob) -> Vec<Line<'_>> {
         job.steps,
         seconds(job.exposed_s)
     );
-    let mut lines =
-        vec![Line::from(vec![job.id.as_str().bold(), "  ".into(), state, text.into()])];
+    let mut lines = vec![Line::from(vec![
+        job.id.as_str().bold(),
+        "  ".into(),
+        state,
+        text.into(),
+    ])];
     if !job.silent_hosts.is_empty() {
         let hosts = job.silent_hosts.join(", ");
         lines.push(Line::from(format!("silent: {hosts}")).yellow());
     }
     if job.lost_records > 0 {
-        lines
-            .push(Line::from(format!("{} records were lost", job.lost_records)).yellow());
+        lines.push(Line::from(format!("{} records were lost", job.lost_records)).yellow());
     }
     lines
 }
@@ -138,8 +162,12 @@ fn stage_line(stage: &StageSummary, width: usize) -> Line<'_> {
         format!("{:width$}  ", stage.name).into(),
         "█".repeat(filled).cyan(),
         "░".repeat(BAR - filled).dim(),
-        format!("{:>6} {:>9}{leads}", percent(stage.share), seconds(stage.advance_s))
-            .into(),
+        format!(
+            "{:>6} {:>9}{leads}",
+            percent(stage.share),
+            seconds(stage.advance_s)
+        )
+        .into(),
     ])
 }
 
@@ -310,7 +338,10 @@ mod tests {
         let chosen = screen.jobs[screen.chosen()].id.clone();
         let mut jobs = seen().jobs;
         jobs[1].state = JobState::Hung;
-        screen.show(TopUpdate { jobs, ..TopUpdate::default() });
+        screen.show(TopUpdate {
+            jobs,
+            ..TopUpdate::default()
+        });
         assert_eq!(screen.jobs[screen.chosen()].id, chosen);
         assert_eq!(screen.chosen(), 0);
         for _ in 0..9 {
@@ -322,7 +353,9 @@ mod tests {
     #[test]
     fn a_collector_that_went_away_leaves_the_last_picture_and_says_so() {
         let mut screen = screen();
-        screen.show(TopUpdate::failed(&anyhow::anyhow!("the collector does not answer")));
+        screen.show(TopUpdate::failed(&anyhow::anyhow!(
+            "the collector does not answer"
+        )));
         let picture = drawn(&screen);
         assert!(picture.contains("pretrain-7"));
         assert!(picture.contains("the collector does not answer"));

@@ -15,7 +15,10 @@ pub(crate) struct TopUpdate {
 
 impl TopUpdate {
     pub(crate) fn failed(error: &anyhow::Error) -> Self {
-        Self { error: Some(format!("{error:#}")), ..Self::default() }
+        Self {
+            error: Some(format!("{error:#}")),
+            ..Self::default()
+        }
     }
 }
 
@@ -71,7 +74,9 @@ impl Screen {
 
     /// The job that is open, as in the list.
     pub(crate) fn summary(&self) -> Option<&ListedJob> {
-        self.jobs.iter().find(|job| Some(&job.id) == self.opened.as_ref())
+        self.jobs
+            .iter()
+            .find(|job| Some(&job.id) == self.opened.as_ref())
     }
 
     /// Place of the chosen job in the list.

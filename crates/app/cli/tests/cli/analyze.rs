@@ -16,7 +16,10 @@ fn root() -> PathBuf {
 fn analyze(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
     command.arg("analyze").args(arguments).current_dir(root());
-    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+    command
+        .env_remove("LAGGARD_CONFIG")
+        .output()
+        .expect("laggard runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -87,10 +90,11 @@ fn what_hosts_say_of_the_processes_stands_beside_what_stages_say() {
                 cores * part,
                 without * part,
             );
-            let steps =
-                format!(r#""first_step":{first_step},"last_step":{}"#, first_step + 9);
-            let line =
-                format!(r#"{{"is":"usage","rank":{rank},{steps},"usage":{usage}}}"#);
+            let steps = format!(
+                r#""first_step":{first_step},"last_step":{}"#,
+                first_step + 9
+            );
+            let line = format!(r#"{{"is":"usage","rank":{rank},{steps},"usage":{usage}}}"#);
             writeln!(lines, "{line}").expect("room");
         }
     }
@@ -120,8 +124,11 @@ fn what_hosts_say_of_devices_stands_beside_it_and_advises() {
         );
         let usage = format!(r#"{{"device":{{"gpu":{rank}}},"gauges":{{{gauges}}}}}"#);
         let steps = r#""first_step":20,"last_step":29"#;
-        writeln!(lines, r#"{{"is":"device","ranks":[{rank}],{steps},"usage":{usage}}}"#)
-            .expect("room");
+        writeln!(
+            lines,
+            r#"{{"is":"device","ranks":[{rank}],{steps},"usage":{usage}}}"#
+        )
+        .expect("room");
     }
     // All ranks share it: it says nothing of one of them.
     let shared = r#"{"device":{"card":"eth0"},"errors":{"rx_errors":7}}"#;
@@ -157,7 +164,8 @@ fn said_of_a_window(more: &[(u64, u8)], until_s: u64) -> String {
     ];
     // Profilers begin (20) and end (21).
     lines.extend(
-        more.iter().map(|(at_s, kind)| format!("[1,{at_s}000000000,40,{kind},1,0]")),
+        more.iter()
+            .map(|(at_s, kind)| format!("[1,{at_s}000000000,40,{kind},1,0]")),
     );
     let quiet = |at_s| format!(r#"{{"is":"quiet","at":{at_s}000000000}}"#);
     lines.extend((11..=until_s).map(quiet));
@@ -310,8 +318,7 @@ fn the_document_of_a_verdict() {
 #[test]
 fn several_recordings_are_one_document() {
     let output = analyze(&["--json", "testdata/jobs"]);
-    let document: serde_json::Value =
-        serde_json::from_slice(&output.stdout).expect("JSON");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(document["schema"], "laggard.verdicts/1");
     assert_eq!(document["verdicts"].as_array().map(Vec::len), Some(7));
     assert_eq!(document["verdicts"][0]["schema"], "laggard.verdict/1");
@@ -341,22 +348,46 @@ const DUMPS: [(&str, &str); 15] = [
         "gloo_missing",
         "rank 2 never entered ALLREDUCE #11 of group default (ranks 0-1,3 wait in it); rank 2 is in load_batch (fr_hang.py:30)",
     ),
-    ("gloo_hold_gil", "rank 1 never entered ALLREDUCE #11 of group default"),
-    ("gloo_python_spin", "rank 1 never entered ALLREDUCE #11 of group default"),
-    ("gloo_type", "rank 3 entered BROADCAST where the others entered ALLREDUCE #11"),
+    (
+        "gloo_hold_gil",
+        "rank 1 never entered ALLREDUCE #11 of group default",
+    ),
+    (
+        "gloo_python_spin",
+        "rank 1 never entered ALLREDUCE #11 of group default",
+    ),
+    (
+        "gloo_type",
+        "rank 3 entered BROADCAST where the others entered ALLREDUCE #11",
+    ),
     (
         "gloo_order",
         "ranks 0-1 wait for one another: ranks 1-3 in ALLREDUCE #11 of group default without rank 0; rank 0 in ALLREDUCE #6 of group tp without rank 1",
     ),
     ("gloo_size", "rank 1 entered ALLREDUCE [[256,64]]"),
-    ("gloo_dtype", "rank 1 entered ALLREDUCE [[128,64]] [\"Double\"]"),
+    (
+        "gloo_dtype",
+        "rank 1 entered ALLREDUCE [[128,64]] [\"Double\"]",
+    ),
     ("hook_size", "rank 1 entered ALLREDUCE [[8,4]]"),
     ("hook_dtype", "rank 1 entered ALLREDUCE [[16,4]] [\"Half\"]"),
-    ("hook_type", "rank 3 entered BROADCAST where the others entered ALLREDUCE #4"),
-    ("hook_missing", "rank 2 never entered ALLREDUCE #4 of group default"),
-    ("hook_type_r0", "rank 0 entered BROADCAST where the others entered ALLREDUCE #4"),
+    (
+        "hook_type",
+        "rank 3 entered BROADCAST where the others entered ALLREDUCE #4",
+    ),
+    (
+        "hook_missing",
+        "rank 2 never entered ALLREDUCE #4 of group default",
+    ),
+    (
+        "hook_type_r0",
+        "rank 0 entered BROADCAST where the others entered ALLREDUCE #4",
+    ),
     ("hook_size_r0", "rank 0 entered ALLREDUCE [[8,4]]"),
-    ("nccl_shape_missing", "rank 2 never entered ALLREDUCE #4 of group default"),
+    (
+        "nccl_shape_missing",
+        "rank 2 never entered ALLREDUCE #4 of group default",
+    ),
     ("hook_p2p", "NOTHING STUCK"),
 ];
 
@@ -452,9 +483,7 @@ fn dumps_without(there: &[u32], ranks: u32) -> String {
 #[test]
 fn a_rank_that_left_no_dump_is_waited_for() {
     let unseen = |ranks: &str| {
-        format!(
-            "ALLREDUCE #11 of group default for {ranks}, of which nothing is recorded here"
-        )
+        format!("ALLREDUCE #11 of group default for {ranks}, of which nothing is recorded here")
     };
     let said = dumps_without(&[0, 1, 3], 4);
     assert!(
@@ -668,8 +697,14 @@ fn a_gigabyte_of_garbage() {
             env!("CARGO_BIN_EXE_laggard"),
             path.display()
         );
-        let output = Command::new("sh").args(["-c", &shell]).output().expect("a shell");
+        let output = Command::new("sh")
+            .args(["-c", &shell])
+            .output()
+            .expect("a shell");
         assert_eq!(output.status.code(), Some(2), "{beginning:?}");
-        assert!(text(&output.stderr).contains("garbage.json"), "{beginning:?}");
+        assert!(
+            text(&output.stderr).contains("garbage.json"),
+            "{beginning:?}"
+        );
     }
 }

@@ -43,7 +43,11 @@ fn recording() -> Option<Logs> {
 
 fn laggard(arguments: &[&str], path: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.arg("analyze").args(arguments).arg(path).env_remove("LAGGARD_CONFIG");
+    command
+        .arg("analyze")
+        .args(arguments)
+        .arg(path)
+        .env_remove("LAGGARD_CONFIG");
     command.output().expect("laggard runs")
 }
 
@@ -76,10 +80,17 @@ fn ends(logs: &Logs) -> BTreeMap<u64, f64> {
     let mut streams: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
     for line in &logs[&0] {
         let words: Vec<&str> = line.split(' ').collect();
-        let [.., "stream", stream, "opCount", count] = words[..] else { continue };
-        streams.entry(stream).or_default().insert(count.parse().unwrap(), seconds(line));
+        let [.., "stream", stream, "opCount", count] = words[..] else {
+            continue;
+        };
+        streams
+            .entry(stream)
+            .or_default()
+            .insert(count.parse().unwrap(), seconds(line));
     }
-    let marker = streams.into_values().find(|counts| counts.keys().last() == Some(&40));
+    let marker = streams
+        .into_values()
+        .find(|counts| counts.keys().last() == Some(&40));
     marker.expect("a marker")
 }
 
@@ -93,7 +104,10 @@ fn cut(logs: &Logs, from: f64, until: f64) -> Logs {
 
 fn near(value: &Value, wanted: f64, tolerance: f64) {
     let value = value.as_f64().expect("a number");
-    assert!((value - wanted).abs() <= tolerance, "{value} is not {wanted}");
+    assert!(
+        (value - wanted).abs() <= tolerance,
+        "{value} is not {wanted}"
+    );
 }
 
 fn evidence<'a>(incident: &'a Value, label: &str, value: &str) -> &'a Value {
@@ -105,7 +119,9 @@ fn evidence<'a>(incident: &'a Value, label: &str, value: &str) -> &'a Value {
 /// All that is known of the recording.
 fn is_the_truth(verdict: &Value) {
     let incidents = verdict["incidents"].as_array().expect("incidents");
-    let [incident] = &incidents[..] else { panic!("{incidents:#?}") };
+    let [incident] = &incidents[..] else {
+        panic!("{incidents:#?}")
+    };
     assert_eq!(incident["kind"], "slow");
     assert_eq!(incident["subject"]["ranks"], serde_json::json!([2]));
     assert_eq!(incident["subject"]["stage"], "pipeline stage 1");
@@ -116,8 +132,16 @@ fn is_the_truth(verdict: &Value) {
     );
     assert_eq!(incident["open"], false);
     near(&incident["cost_s"], 17.1, 1.0);
-    near(evidence(incident, "span", "onset_unix_s"), 1_755_590_171.4, 1.7);
-    near(evidence(incident, "span", "end_unix_s"), 1_755_590_205.2, 1.7);
+    near(
+        evidence(incident, "span", "onset_unix_s"),
+        1_755_590_171.4,
+        1.7,
+    );
+    near(
+        evidence(incident, "span", "end_unix_s"),
+        1_755_590_205.2,
+        1.7,
+    );
     near(evidence(incident, "arrival", "alone_share"), 1.0, 0.05);
     near(evidence(incident, "last", "last_share"), 0.95, 0.05);
     near(evidence(incident, "outside", "outside_s"), 0.44, 0.05);
@@ -125,12 +149,19 @@ fn is_the_truth(verdict: &Value) {
     let usual_s = verdict["pipeline"]["iteration_s"].as_f64().unwrap();
     near(&usual_s.into(), 1.612, 0.005);
     let lost_s = incident["cost_s"].as_f64().unwrap() / 11.0;
-    assert!((1.95..=2.10).contains(&(1.0 + lost_s / usual_s)), "{lost_s} {usual_s}");
+    assert!(
+        (1.95..=2.10).contains(&(1.0 + lost_s / usual_s)),
+        "{lost_s} {usual_s}"
+    );
     for pass in incident["evidence"].as_array().unwrap() {
         if pass["label"] == "critical_path" {
             let values = &pass["values"];
             let took_s = values["pass_s"].as_f64().unwrap();
-            near(&(took_s / values["usual_pass_s"].as_f64().unwrap()).into(), 2.5, 0.1);
+            near(
+                &(took_s / values["usual_pass_s"].as_f64().unwrap()).into(),
+                2.5,
+                0.1,
+            );
         }
     }
     let text = incident["text"].as_str().unwrap();
@@ -138,7 +169,10 @@ fn is_the_truth(verdict: &Value) {
         text.contains("iterations 21-31 took 3.25 s instead of 1.61 s, 2.0 times"),
         "{text}"
     );
-    assert!(text.contains("compute, not network; recovered since"), "{text}");
+    assert!(
+        text.contains("compute, not network; recovered since"),
+        "{text}"
+    );
     assert!(text.ends_with("ranks 0,4 are victims"), "{text}");
     let blamed = incident.to_string();
     for other in ["rank 3", "rank 6", "rank 7", "ranks 6", "ranks 7"] {
@@ -195,7 +229,13 @@ fn hashes_change_nothing() {
 fn lines_without_counts_say_the_same() {
     let Some(mut logs) = recording() else { return };
     for line in logs.values_mut().flatten() {
-        let bare = line.split_once("] ").unwrap().1.split(" opCount").next().unwrap();
+        let bare = line
+            .split_once("] ")
+            .unwrap()
+            .1
+            .split(" opCount")
+            .next()
+            .unwrap();
         *line = bare.to_owned();
     }
     let verdict = verdict(&logs);
@@ -231,7 +271,10 @@ fn who_was_not_seen_is_said_and_nobody_else_is_blamed() {
     assert_eq!(incident["subject"]["ranks"], serde_json::json!([]));
     assert_eq!(incident["subject"]["stage"], "pipeline stage 1");
     let text = incident["text"].as_str().unwrap();
-    assert!(text.contains("nothing was recorded (ranks 2-3 without a log)"), "{text}");
+    assert!(
+        text.contains("nothing was recorded (ranks 2-3 without a log)"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -240,7 +283,10 @@ fn a_rank_without_a_log_may_be_the_slow_one() {
     logs.remove(&2);
     let verdict = verdict(&logs);
     let text = verdict["incidents"][0]["text"].as_str().unwrap();
-    assert!(text.contains("rank 3 is slow in pipeline stage 1"), "{text}");
+    assert!(
+        text.contains("rank 3 is slow in pipeline stage 1"),
+        "{text}"
+    );
     assert!(text.contains("(or rank 2, without a log)"), "{text}");
 }
 
@@ -263,8 +309,12 @@ fn a_log_that_ends_in_the_middle_of_work_is_no_hang() {
     for part in 1..16 {
         let until = ends[&35] + f64::from(part) * 0.1;
         let verdict = verdict(&cut(&logs, 0.0, until));
-        let kinds: Vec<_> =
-            verdict["incidents"].as_array().unwrap().iter().map(|i| &i["kind"]).collect();
+        let kinds: Vec<_> = verdict["incidents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|i| &i["kind"])
+            .collect();
         assert_eq!(kinds, ["slow"], "{part}");
     }
 }
@@ -298,19 +348,31 @@ fn verdict_of(job: &CalledJob) -> Value {
 fn communicators_are_inferred_with_many_pipelines() {
     for (tp, pp, dp) in [(2, 4, 8), (1, 4, 4), (4, 2, 4), (2, 2, 1)] {
         for hashes in [true, false] {
-            let mut job = CalledJob { hashes, ..CalledJob::healthy(tp, pp, dp) };
+            let mut job = CalledJob {
+                hashes,
+                ..CalledJob::healthy(tp, pp, dp)
+            };
             let healthy = verdict_of(&job);
             assert_eq!(healthy["incidents"], serde_json::json!([]), "{healthy:#}");
             let rank = job.rank(1, dp - 1, tp - 1);
-            let block = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
-            let at = Spot { iteration: 5, rank, block };
+            let block = PipelineBlock {
+                pass: Pass::Forward,
+                microbatch: 3,
+                chunk: 0,
+            };
+            let at = Spot {
+                iteration: 5,
+                rank,
+                block,
+            };
             job.delays.push(Delay { at, extra_s: 0.4 });
             let verdict = verdict_of(&job);
             let layout = verdict["pipeline"]["layout"].as_str().unwrap();
             let wanted = [("tp", tp), ("dp", dp), ("pp", pp)];
             let wanted = wanted.iter().filter(|(_, size)| *size > 1);
-            let wanted: Vec<_> =
-                wanted.map(|(axis, size)| format!("{axis} {size}")).collect();
+            let wanted: Vec<_> = wanted
+                .map(|(axis, size)| format!("{axis} {size}"))
+                .collect();
             assert_eq!(layout, wanted.join(", "), "{tp} {pp} {dp} {hashes}");
             // Lines of one communicator, some of which are cut off, lack none.
             assert_eq!(
@@ -333,8 +395,11 @@ fn communicators_are_inferred_with_many_pipelines() {
 #[test]
 fn one_rank_of_64_is_named_without_counts_and_hashes() {
     let plan = schedule::Scheme::OneForwardOneBackward.plan(4, 8);
-    let whole_iteration: Vec<(PipelineBlock, f64)> =
-        plan.order(0).iter().map(|block| (*block, 2.37 / 16.0)).collect();
+    let whole_iteration: Vec<(PipelineBlock, f64)> = plan
+        .order(0)
+        .iter()
+        .map(|block| (*block, 2.37 / 16.0))
+        .collect();
     let in_one_block = vec![(plan.order(0)[9], 2.37)];
     for (seed, blocks) in [(1, in_one_block), (2, whole_iteration)] {
         let mut job = CalledJob {
@@ -344,7 +409,11 @@ fn one_rank_of_64_is_named_without_counts_and_hashes() {
             ..CalledJob::healthy(2, 4, 8)
         };
         for (block, extra_s) in blocks {
-            let at = Spot { iteration: 13, rank: 4, block };
+            let at = Spot {
+                iteration: 13,
+                rank: 4,
+                block,
+            };
             job.delays.push(Delay { at, extra_s });
         }
         let folder = tempfile::tempdir().expect("a folder");
@@ -375,8 +444,16 @@ fn one_rank_of_64_is_named_without_counts_and_hashes() {
 /// MT-A9, and ranks that stop elsewhere.
 #[test]
 fn a_rank_that_stops_is_named_with_its_block() {
-    let forward = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
-    let backward = PipelineBlock { pass: Pass::Backward, microbatch: 2, chunk: 0 };
+    let forward = PipelineBlock {
+        pass: Pass::Forward,
+        microbatch: 3,
+        chunk: 0,
+    };
+    let backward = PipelineBlock {
+        pass: Pass::Backward,
+        microbatch: 2,
+        chunk: 0,
+    };
     for (tp, pp, dp) in [(2, 4, 1), (2, 4, 4), (1, 4, 2)] {
         for (stage, block, before) in [
             (1, forward, Primitive::Receive),
@@ -390,9 +467,19 @@ fn a_rank_that_stops_is_named_with_its_block() {
                 continue;
             }
             for hashes in [true, false] {
-                let mut job = CalledJob { hashes, ..CalledJob::healthy(tp, pp, dp) };
+                let mut job = CalledJob {
+                    hashes,
+                    ..CalledJob::healthy(tp, pp, dp)
+                };
                 let rank = job.rank(stage, dp - 1, tp - 1);
-                job.stop = Some(Stop { at: Spot { iteration: 6, rank, block }, before });
+                job.stop = Some(Stop {
+                    at: Spot {
+                        iteration: 6,
+                        rank,
+                        block,
+                    },
+                    before,
+                });
                 let verdict = verdict_of(&job);
                 let case = format!("{tp} {pp} {dp} {hashes} {stage} {block} {before:?}");
                 let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
@@ -401,22 +488,28 @@ fn a_rank_that_stops_is_named_with_its_block() {
                 assert_eq!(incident["kind"], "hang", "{case}");
                 let subject = &incident["subject"];
                 assert_eq!(subject["ranks"], serde_json::json!([rank]), "{case}");
-                assert_eq!(subject["stage"], format!("pipeline stage {stage}"), "{case}");
+                assert_eq!(
+                    subject["stage"],
+                    format!("pipeline stage {stage}"),
+                    "{case}"
+                );
                 assert_eq!(subject["block"], block.to_string(), "{case}");
             }
         }
     }
 }
 
-fn delayed(
-    iteration: u64,
-    rank: u32,
-    pass: Pass,
-    microbatch: u32,
-    extra_s: f64,
-) -> Delay {
+fn delayed(iteration: u64, rank: u32, pass: Pass, microbatch: u32, extra_s: f64) -> Delay {
     Delay {
-        at: Spot { iteration, rank, block: PipelineBlock { pass, microbatch, chunk: 0 } },
+        at: Spot {
+            iteration,
+            rank,
+            block: PipelineBlock {
+                pass,
+                microbatch,
+                chunk: 0,
+            },
+        },
         extra_s,
     }
 }
@@ -431,10 +524,14 @@ fn what_slack_absorbed_is_told_beside_the_cause() {
     ];
     let verdict = verdict_of(&job);
     let incidents = verdict["incidents"].as_array().unwrap();
-    let [incident] = &incidents[..] else { panic!("{verdict:#}") };
+    let [incident] = &incidents[..] else {
+        panic!("{verdict:#}")
+    };
     assert_eq!(incident["subject"]["ranks"], serde_json::json!([3]));
     let absorbed = verdict["absorbed"].as_array().unwrap();
-    let [told] = &absorbed[..] else { panic!("{absorbed:#?}") };
+    let [told] = &absorbed[..] else {
+        panic!("{absorbed:#?}")
+    };
     let begin = "iteration 5: the backward of microbatch 2 on pipeline stage 3 took ";
     assert!(told.as_str().unwrap().starts_with(begin), "{told}");
 }
@@ -447,7 +544,9 @@ fn what_slack_absorbed_is_told_of_healthy_iterations_too() {
     let verdict = verdict_of(&job);
     assert_eq!(verdict["incidents"], serde_json::json!([]), "{verdict:#}");
     let absorbed = verdict["absorbed"].as_array().unwrap();
-    let [told] = &absorbed[..] else { panic!("{absorbed:#?}") };
+    let [told] = &absorbed[..] else {
+        panic!("{absorbed:#?}")
+    };
     let begin = "iteration 5: the forward of microbatch 3 on pipeline stage 0 took 20";
     assert!(told.as_str().unwrap().starts_with(begin), "{told}");
 }
@@ -463,16 +562,22 @@ fn every_rule_of_expectation_names_the_rank() {
         let logs = folder.path().join("logs");
         fs::create_dir(&logs).unwrap();
         for log in job.logs() {
-            fs::write(logs.join(format!("rank_{}.log", log.rank)), log_text(&log))
-                .unwrap();
+            fs::write(logs.join(format!("rank_{}.log", log.rank)), log_text(&log)).unwrap();
         }
         let settings = settings.to_str().unwrap();
         let verdict = verdict_at(&["--config", settings], &logs);
         let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
             panic!("{update}: {verdict:#}")
         };
-        assert_eq!(incident["subject"]["ranks"], serde_json::json!([6]), "{update}");
-        assert_eq!(incident["subject"]["block"], "backward of microbatch 3", "{update}");
+        assert_eq!(
+            incident["subject"]["ranks"],
+            serde_json::json!([6]),
+            "{update}"
+        );
+        assert_eq!(
+            incident["subject"]["block"], "backward of microbatch 3",
+            "{update}"
+        );
     }
 }
 
@@ -480,7 +585,11 @@ fn every_rule_of_expectation_names_the_rank() {
 /// that is not slow, and by no other.
 #[test]
 fn blocks_of_slow_iterations_are_believed_where_the_rule_says_so() {
-    let mut job = CalledJob { iterations: 10, noise: 0.0, ..CalledJob::healthy(2, 4, 1) };
+    let mut job = CalledJob {
+        iterations: 10,
+        noise: 0.0,
+        ..CalledJob::healthy(2, 4, 1)
+    };
     let slow = |iteration| delayed(iteration, 3, Pass::Forward, 3, 0.4);
     let other = |iteration, extra_s| delayed(iteration, 7, Pass::Backward, 2, extra_s);
     job.delays = vec![slow(5), other(5, 0.036), slow(7), other(7, 0.15)];
@@ -489,10 +598,11 @@ fn blocks_of_slow_iterations_are_believed_where_the_rule_says_so() {
             update,
             ..schedule::ScheduleSettings::default()
         };
-        let said =
-            schedule::diagnose(job.logs(), &schedule::Sizes::default(), &[], &settings);
+        let said = schedule::diagnose(job.logs(), &schedule::Sizes::default(), &[], &settings);
         let said = said.unwrap().unwrap();
-        let [(iteration, absorbed)] = said.absorbed[..] else { panic!("{said:#?}") };
+        let [(iteration, absorbed)] = said.absorbed[..] else {
+            panic!("{said:#?}")
+        };
         assert_eq!((iteration, absorbed.stage), (7, 3));
         absorbed.usual_s
     };
@@ -500,7 +610,10 @@ fn blocks_of_slow_iterations_are_believed_where_the_rule_says_so() {
     // Warm iterations that passed the gate, and iteration 5.
     let believed_s = (gated_s * 6.0 + gated_s + 0.036) / 7.0;
     let unflagged_s = usual_s(schedule::Update::AllUnflagged);
-    assert!((unflagged_s - believed_s).abs() < 0.000_5, "{unflagged_s} {believed_s}");
+    assert!(
+        (unflagged_s - believed_s).abs() < 0.000_5,
+        "{unflagged_s} {believed_s}"
+    );
     assert!(unflagged_s - gated_s > 0.004);
     for update in [schedule::Update::AlphaMean, schedule::Update::Last] {
         assert!((usual_s(update) - gated_s).abs() < 0.001);

@@ -10,7 +10,10 @@ use serde_json::Value;
 fn laggard(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../..");
-    command.args(arguments).current_dir(root).env_remove("LAGGARD_CONFIG");
+    command
+        .args(arguments)
+        .current_dir(root)
+        .env_remove("LAGGARD_CONFIG");
     command.output().expect("laggard runs")
 }
 
@@ -89,15 +92,13 @@ fn write_verdict(path: &Path, recording: &str, windows: usize) {
 #[test]
 fn verdicts_are_compared_by_their_windows() {
     let folder = tempfile::tempdir().expect("a folder");
-    let [a, b, short] =
-        ["a.json", "b.json", "short.json"].map(|name| folder.path().join(name));
+    let [a, b, short] = ["a.json", "b.json", "short.json"].map(|name| folder.path().join(name));
     write_verdict(&a, HEALTHY, 12);
     write_verdict(&b, SLOW, 12);
     write_verdict(&short, SLOW, 2);
     let named = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-    let compare = |a: &Path, b: &Path| {
-        laggard(&["compare", &named(a), &named(b), "--fail-on", "regression"])
-    };
+    let compare =
+        |a: &Path, b: &Path| laggard(&["compare", &named(a), &named(b), "--fail-on", "regression"]);
     assert_eq!(compare(&a, &b).status.code(), Some(1));
     assert_eq!(compare(&b, &a).status.code(), Some(0));
     let undecided = compare(&a, &short);
@@ -128,7 +129,13 @@ fn what_cannot_be_compared_is_said() {
       write the file anew: it is cut off or damaged at that place
     ");
     // Nobody listens there.
-    let gone = ["compare", HEALTHY, "no-such-job", "--collector", "http://127.0.0.1:9"];
+    let gone = [
+        "compare",
+        HEALTHY,
+        "no-such-job",
+        "--collector",
+        "http://127.0.0.1:9",
+    ];
     let output = laggard(&gone);
     assert_eq!(output.status.code(), Some(2));
     let told = text(&output.stderr);

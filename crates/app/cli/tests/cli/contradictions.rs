@@ -10,7 +10,9 @@ fn analyze(recording: &str, options: &[&str]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
     command.current_dir(root).arg("analyze").args(options);
-    let output = command.arg(format!("testdata/{recording}.jsonl.zst")).output();
+    let output = command
+        .arg(format!("testdata/{recording}.jsonl.zst"))
+        .output();
     String::from_utf8(output.expect("laggard runs").stdout).expect("UTF-8")
 }
 
@@ -81,7 +83,10 @@ fn the_document_names_who_says_what() {
 fn the_report_tells_it_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
-    analyze("pipelines/slow", &["--report", page.to_str().expect("UTF-8")]);
+    analyze(
+        "pipelines/slow",
+        &["--report", page.to_str().expect("UTF-8")],
+    );
     let page = std::fs::read_to_string(page).expect("a page");
     assert!(page.contains("schedule says rank 0, frontier says rank 1: trust schedule"));
 }

@@ -28,7 +28,9 @@ impl Patient {
     }
 
     fn whose_python(says: &str) -> Self {
-        let patient = Self { folder: tempfile::tempdir().expect("a folder") };
+        let patient = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+        };
         let python = patient.python();
         fs::create_dir_all(python.parent().expect("bin")).expect("a folder");
         fs::write(&python, format!("#!/bin/sh\n{says}\n")).expect("a file");
@@ -49,9 +51,14 @@ impl Patient {
     fn seen(&self, python: &Path, environment: &[(&str, &str)]) -> (i32, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
         command.args(["doctor", "--python"]).arg(python);
-        command.env("LAGGARD_DIR", self.rings()).env_remove("LAGGARD_ENABLE");
+        command
+            .env("LAGGARD_DIR", self.rings())
+            .env_remove("LAGGARD_ENABLE");
         command.env_remove("NCCL_PROFILER_PLUGIN");
-        let output = command.envs(environment.iter().copied()).output().expect("laggard");
+        let output = command
+            .envs(environment.iter().copied())
+            .output()
+            .expect("laggard");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         let folder = self.folder.path().to_str().expect("UTF-8");
@@ -76,8 +83,7 @@ impl Patient {
     }
 }
 
-const READY: &str =
-    "laggard is ready: laggard run -- torchrun --nproc-per-node 4 train.py";
+const READY: &str = "laggard is ready: laggard run -- torchrun --nproc-per-node 4 train.py";
 const NOT_SEEN: &str = "laggard would not see your training. Mend what is BROKEN above.";
 
 #[test]
@@ -129,7 +135,10 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
             &wheel,
         ),
         (
-            &[("laggard", Value::Null), ("native", json!("ModuleNotFoundError"))],
+            &[
+                ("laggard", Value::Null),
+                ("native", json!("ModuleNotFoundError")),
+            ],
             1,
             "BROKEN  this Python does not have the package laggard",
             &wheel,
@@ -155,7 +164,10 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
             newer,
         ),
         (
-            &[("hooks", json!(false)), ("handlers", json!(["dump_nccl_trace_json"]))],
+            &[
+                ("hooks", json!(false)),
+                ("handlers", json!(["dump_nccl_trace_json"])),
+            ],
             0,
             "weak    no collective hooks: arrival times are read from the Flight Recorder, a \
              few seconds late, and those of NCCL alone; hangs in collectives of other backends \
@@ -177,7 +189,10 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
         assert!(said.contains(&line), "{said}");
         let end = if code == 0 { READY } else { NOT_SEEN };
         assert!(said.ends_with(&format!("\n\n{end}")), "{said}");
-        let others = said.lines().filter(|line| line.starts_with("        -> ")).count();
+        let others = said
+            .lines()
+            .filter(|line| line.starts_with("        -> "))
+            .count();
         assert_eq!(others, 1, "{said}");
     }
 }
@@ -187,14 +202,16 @@ fn a_python_that_is_none() {
     let fix = "\n        -> name your Python with --python\n";
     for says in ["exit 3", "echo 2.7", "echo '{\"python\": \"3.11.7\"}'"] {
         let (code, said) = Patient::whose_python(says).look();
-        let line = format!(
-            "BROKEN  FOLDER/bin/python does not answer like a Python 3.9 or later{fix}"
-        );
+        let line =
+            format!("BROKEN  FOLDER/bin/python does not answer like a Python 3.9 or later{fix}");
         assert!(code == 1 && said.contains(&line), "{said}");
     }
     let patient = Patient::with(&[]);
     let (code, said) = patient.seen(&patient.folder.path().join("none"), &[]);
-    assert!(code == 1 && said.contains("BROKEN  cannot run FOLDER/none: "), "{said}");
+    assert!(
+        code == 1 && said.contains("BROKEN  cannot run FOLDER/none: "),
+        "{said}"
+    );
     assert!(said.contains(fix), "{said}");
 }
 
@@ -207,7 +224,10 @@ fn what_a_python_prints_first_does_not_matter() {
     });
     let patient = Patient::whose_python(&format!("echo a banner; echo '{probe}'; echo"));
     let (code, said) = patient.look();
-    assert!(code == 0 && said.contains("ok      PyTorch 2.9.0\n"), "{said}");
+    assert!(
+        code == 0 && said.contains("ok      PyTorch 2.9.0\n"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -232,7 +252,8 @@ fn what_was_tried_is_removed() {
 fn switched_off() {
     let patient = Patient::with(&[]);
     let (code, said) = patient.seen(&patient.python(), &[("LAGGARD_ENABLE", "0")]);
-    let line = "\nBROKEN  LAGGARD_ENABLE=0 switches everything off\n        -> unset LAGGARD_ENABLE\n";
+    let line =
+        "\nBROKEN  LAGGARD_ENABLE=0 switches everything off\n        -> unset LAGGARD_ENABLE\n";
     assert!(code == 1 && said.contains(line), "{said}");
 }
 
@@ -242,5 +263,8 @@ fn nccl_that_knows_no_plugin() {
     let wheel = "lib/python3.11/site-packages/nvidia_nccl_cu12-2.20.5.dist-info";
     fs::create_dir_all(patient.folder.path().join(wheel)).expect("a folder");
     let (code, said) = patient.look();
-    assert!(code == 0 && said.contains("NCCL 2.20 knows no profiler plugin"), "{said}");
+    assert!(
+        code == 0 && said.contains("NCCL 2.20 knows no profiler plugin"),
+        "{said}"
+    );
 }

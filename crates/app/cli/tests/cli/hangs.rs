@@ -12,9 +12,16 @@ fn incidents(recording: &str) -> Vec<Value> {
     let settings = folder.path().join("laggard.toml");
     fs::write(&settings, "[hang]\nfirst_quiet_s = 5.0\n").expect("settings");
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.args(["analyze", "--json", &format!("testdata/{recording}.jsonl.zst")]);
+    command.args([
+        "analyze",
+        "--json",
+        &format!("testdata/{recording}.jsonl.zst"),
+    ]);
     command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.."));
-    let output = command.env("LAGGARD_CONFIG", settings).output().expect("laggard runs");
+    let output = command
+        .env("LAGGARD_CONFIG", settings)
+        .output()
+        .expect("laggard runs");
     assert!(output.status.success(), "{output:?}");
     let verdict: Value = serde_json::from_slice(&output.stdout).expect("a document");
     verdict["incidents"].as_array().expect("a list").clone()
@@ -24,10 +31,22 @@ fn incidents(recording: &str) -> Vec<Value> {
 fn every_hang_has_its_culprit_and_says_why() {
     let missing = "rank 2 never entered ALLREDUCE #";
     for (recording, ranks, said) in [
-        ("loader", vec![2], [missing, "rank 2 is in Shards.read_shard ("]),
+        (
+            "loader",
+            vec![2],
+            [missing, "rank 2 is in Shards.read_shard ("],
+        ),
         ("spin", vec![2], [missing, "rank 2 is busy in spin ("]),
-        ("gil", vec![2], [missing, "rank 2 holds the GIL in hold_gil ("]),
-        ("stop", vec![2], [missing, "rank 2 is stopped in <module> ("]),
+        (
+            "gil",
+            vec![2],
+            [missing, "rank 2 holds the GIL in hold_gil ("],
+        ),
+        (
+            "stop",
+            vec![2],
+            [missing, "rank 2 is stopped in <module> ("],
+        ),
         ("recompute", vec![2], [missing, "rank 2 is in read_shard ("]),
         ("compiled", vec![2], [missing, "rank 2 is in read_shard ("]),
         (
@@ -49,12 +68,18 @@ fn every_hang_has_its_culprit_and_says_why() {
         (
             "size",
             vec![2],
-            ["rank 2 entered ALLREDUCE (32 bytes) where the others", "(16 bytes)"],
+            [
+                "rank 2 entered ALLREDUCE (32 bytes) where the others",
+                "(16 bytes)",
+            ],
         ),
         (
             "small",
             vec![2],
-            ["rank 2 entered ALLREDUCE (8 bytes) where the others", "(16 bytes)"],
+            [
+                "rank 2 entered ALLREDUCE (8 bytes) where the others",
+                "(16 bytes)",
+            ],
         ),
     ] {
         // Older versions know collectives from their Flight Recorders.
@@ -65,7 +90,9 @@ fn every_hang_has_its_culprit_and_says_why() {
             .chain(has_recorder.then_some(recorder))
         {
             let found = incidents(&file);
-            let [hang] = &found[..] else { panic!("{file}: {found:?}") };
+            let [hang] = &found[..] else {
+                panic!("{file}: {found:?}")
+            };
             assert_eq!(
                 (&hang["kind"], &hang["severity"], &hang["open"]),
                 (&json!("hang"), &json!("critical"), &json!(true)),
@@ -73,7 +100,10 @@ fn every_hang_has_its_culprit_and_says_why() {
             );
             assert_eq!(hang["subject"]["ranks"], json!(ranks), "{file}");
             let text = hang["text"].as_str().expect("a text");
-            assert!(said.iter().all(|words| text.contains(words)), "{file}: {text}");
+            assert!(
+                said.iter().all(|words| text.contains(words)),
+                "{file}: {text}"
+            );
         }
     }
 }
@@ -81,11 +111,23 @@ fn every_hang_has_its_culprit_and_says_why() {
 #[test]
 fn starts_that_stand_still_name_who_has_not_come_and_where_it_is() {
     for (recording, ranks, severity, words) in [
-        ("first", vec![2], "critical", "rank 2 is in load_tokenizer ("),
-        ("start_apart", vec![0, 1, 2], "warning", "and do not leave it"),
+        (
+            "first",
+            vec![2],
+            "critical",
+            "rank 2 is in load_tokenizer (",
+        ),
+        (
+            "start_apart",
+            vec![0, 1, 2],
+            "warning",
+            "and do not leave it",
+        ),
     ] {
         let found = incidents(&format!("hangs/{recording}"));
-        let [start] = &found[..] else { panic!("{recording}: {found:?}") };
+        let [start] = &found[..] else {
+            panic!("{recording}: {found:?}")
+        };
         assert_eq!(
             (&start["kind"], &start["severity"]),
             (&json!("hang"), &json!(severity))
@@ -106,11 +148,22 @@ fn what_passes_is_a_stall_of_its_rank_and_no_hang() {
         ("stuck_for_a_while", "data.next_wait", 4.0),
     ] {
         let found = incidents(&format!("hangs/{recording}"));
-        let [stall] = &found[..] else { panic!("{recording}: {found:?}") };
-        assert_eq!((&stall["kind"], &stall["open"]), (&json!("slow"), &json!(false)));
+        let [stall] = &found[..] else {
+            panic!("{recording}: {found:?}")
+        };
+        assert_eq!(
+            (&stall["kind"], &stall["open"]),
+            (&json!("slow"), &json!(false))
+        );
         let subject = &stall["subject"];
-        assert_eq!((&subject["ranks"], &subject["stage"]), (&json!([2]), &json!(stage)));
-        assert!(stall["cost_s"].as_f64().expect("seconds") >= 0.98 * least_s, "{stall}");
+        assert_eq!(
+            (&subject["ranks"], &subject["stage"]),
+            (&json!([2]), &json!(stage))
+        );
+        assert!(
+            stall["cost_s"].as_f64().expect("seconds") >= 0.98 * least_s,
+            "{stall}"
+        );
     }
 }
 
@@ -124,10 +177,16 @@ fn ranks_that_end_early_or_are_killed_when_they_are_done_are_no_incident() {
 #[test]
 fn arrivals_from_a_flight_recorder_name_who_is_late_in_backward() {
     let found = incidents("recorders/backward");
-    let [late] = &found[..] else { panic!("{found:?}") };
+    let [late] = &found[..] else {
+        panic!("{found:?}")
+    };
     let subject = &late["subject"];
     assert_eq!(
         (&subject["ranks"], &subject["stage"], &late["pace"]["kind"]),
-        (&json!([1]), &json!("model.backward_cpu_wall"), &json!("steady"))
+        (
+            &json!([1]),
+            &json!("model.backward_cpu_wall"),
+            &json!("steady")
+        )
     );
 }

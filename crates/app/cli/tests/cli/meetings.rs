@@ -8,9 +8,16 @@ use serde_json::{Value, json};
 
 fn verdict(recording: &str) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.args(["analyze", "--json", &format!("testdata/{recording}.jsonl.zst")]);
+    command.args([
+        "analyze",
+        "--json",
+        &format!("testdata/{recording}.jsonl.zst"),
+    ]);
     command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.."));
-    let output = command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs");
+    let output = command
+        .env_remove("LAGGARD_CONFIG")
+        .output()
+        .expect("laggard runs");
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).expect("a document")
 }
@@ -29,13 +36,21 @@ fn assert_named(recording: &str, cut: &str, stage: &str, gain_ms: f64) {
     );
     let steps = job["analysed_steps"].as_f64().expect("a number");
     let cost_ms = incidents[0]["cost_s"].as_f64().expect("a number") * 1e3 / steps;
-    assert!((0.9..=1.1).contains(&(cost_ms / gain_ms)), "{cost_ms} ms of {gain_ms} ms");
+    assert!(
+        (0.9..=1.1).contains(&(cost_ms / gain_ms)),
+        "{cost_ms} ms of {gain_ms} ms"
+    );
 }
 
 #[test]
 fn a_late_loader_is_named_wherever_the_loss_is_read() {
     assert_named("late/loader_after", "data, seen", "data.next_wait", 59.7);
-    assert_named("late/loader_before", "optimizer begin, seen", "data.next_wait", 59.7);
+    assert_named(
+        "late/loader_before",
+        "optimizer begin, seen",
+        "data.next_wait",
+        59.7,
+    );
 }
 
 #[test]
@@ -47,7 +62,12 @@ fn the_stage_of_the_read_back_is_not_blamed() {
 #[test]
 fn a_late_callback_is_told_from_the_wait_in_the_same_stage() {
     let callbacks = "callbacks.cpu_wall";
-    assert_named("late/callback_before", "optimizer begin, seen", callbacks, 59.4);
+    assert_named(
+        "late/callback_before",
+        "optimizer begin, seen",
+        callbacks,
+        59.4,
+    );
 }
 
 #[test]
@@ -55,7 +75,11 @@ fn lateness_that_the_launch_queue_absorbs_is_no_warning() {
     let verdict = verdict("late/absorbed_ten");
     assert_eq!(verdict["job"]["cut"], "data, no meeting seen");
     let incidents = verdict["incidents"].as_array().expect("a list");
-    assert!(incidents.iter().all(|incident| incident["severity"] == "info"));
+    assert!(
+        incidents
+            .iter()
+            .all(|incident| incident["severity"] == "info")
+    );
 }
 
 /// On real accelerator paths of PyTorch, a device on the CPU whose events have times.
@@ -63,15 +87,26 @@ fn lateness_that_the_launch_queue_absorbs_is_no_warning() {
 fn a_slow_device_is_told_from_a_slow_host() {
     // Of 45 sampled steps, those of a profile window are left out.
     for (recording, stage, gain_ms, side, steps) in [
-        ("late/device_forward_after", "model.fwd_loss_cpu_wall", 17.5, "device", 41),
-        ("late/device_loader_after", "data.next_wait", 49.6, "host", 42),
+        (
+            "late/device_forward_after",
+            "model.fwd_loss_cpu_wall",
+            17.5,
+            "device",
+            41,
+        ),
+        (
+            "late/device_loader_after",
+            "data.next_wait",
+            49.6,
+            "host",
+            42,
+        ),
     ] {
         assert_named(recording, "data, seen", stage, gain_ms);
         let verdict = verdict(recording);
         assert_eq!(verdict["incidents"][0]["subject"]["side"], side);
         assert_eq!(verdict["job"]["sampled_steps"], steps);
-        let [read_back] = &verdict["job"]["read_backs"].as_array().expect("lines")[..]
-        else {
+        let [read_back] = &verdict["job"]["read_backs"].as_array().expect("lines")[..] else {
             panic!("one line")
         };
         assert_eq!(
@@ -86,19 +121,35 @@ fn a_slow_device_is_told_from_a_slow_host() {
 fn a_slow_device_or_host_is_named_on_a_busy_machine() {
     for (recording, stage, side, least_ms) in [
         // 20 ms in 65 of 83 steps: behind a profile window too few are sampled for an account.
-        ("late/device_backward_never", "model.backward_cpu_wall", "device", 13.5),
-        ("late/fsdp2_forward_after", "model.fwd_loss_cpu_wall", "host", 45.0),
+        (
+            "late/device_backward_never",
+            "model.backward_cpu_wall",
+            "device",
+            13.5,
+        ),
+        (
+            "late/fsdp2_forward_after",
+            "model.fwd_loss_cpu_wall",
+            "host",
+            45.0,
+        ),
     ] {
         let verdict = verdict(recording);
         let [incident] = &verdict["incidents"].as_array().expect("a list")[..] else {
             panic!("{recording}: {}", verdict["incidents"])
         };
         let subject = &incident["subject"];
-        assert_eq!((&subject["ranks"], &subject["stage"]), (&json!([2]), &json!(stage)));
+        assert_eq!(
+            (&subject["ranks"], &subject["stage"]),
+            (&json!([2]), &json!(stage))
+        );
         assert_eq!(subject["side"], side);
         let steps = verdict["job"]["analysed_steps"].as_f64().expect("a number");
         let cost_ms = incident["cost_s"].as_f64().expect("a number") * 1e3 / steps;
-        assert!((least_ms..62.0).contains(&cost_ms), "{recording}: {cost_ms}");
+        assert!(
+            (least_ms..62.0).contains(&cost_ms),
+            "{recording}: {cost_ms}"
+        );
     }
 }
 
@@ -106,7 +157,9 @@ fn a_slow_device_or_host_is_named_on_a_busy_machine() {
 fn hosts_that_wait_for_their_devices_are_not_called_healthy_unseen() {
     let verdict = verdict("late/none_after");
     assert_eq!(verdict["incidents"], Value::Array(Vec::new()));
-    let share = verdict["job"]["device_wait_share"].as_f64().expect("a share");
+    let share = verdict["job"]["device_wait_share"]
+        .as_f64()
+        .expect("a share");
     assert!((0.5..0.9).contains(&share), "{share}");
 }
 

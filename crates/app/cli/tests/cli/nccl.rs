@@ -14,7 +14,10 @@ fn root() -> PathBuf {
 fn analyze(path: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
     command.arg("analyze").arg(path).current_dir(root());
-    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+    command
+        .env_remove("LAGGARD_CONFIG")
+        .output()
+        .expect("laggard runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -138,7 +141,10 @@ fn the_report_in_words() {
     ");
     // Who is behind is not listed where it is most of them.
     let said = of_reply("behind.txt");
-    assert!(said.contains("ranks 0-1,4-7 never entered COLLECTIVE #641"), "{said}");
+    assert!(
+        said.contains("ranks 0-1,4-7 never entered COLLECTIVE #641"),
+        "{said}"
+    );
     let said = of_reply("dead.txt");
     assert!(
         said.contains("rank 5 is missing from group comm 0xfa93daea854b060b"),
@@ -150,8 +156,7 @@ fn the_report_in_words() {
 #[test]
 fn a_reply_joins_the_stacks_of_its_folder() {
     let folder = tempfile::tempdir().expect("a folder");
-    let reply =
-        fs::read_to_string(root().join("testdata/ras/missing.json")).expect("a reply");
+    let reply = fs::read_to_string(root().join("testdata/ras/missing.json")).expect("a reply");
     // As a client wrote it down that kept the acknowledgements.
     let reply = format!("SERVER PROTOCOL 2\nOK\nOK\n{reply}");
     fs::write(folder.path().join("ras.json"), reply).expect("a file");
@@ -159,15 +164,24 @@ fn a_reply_joins_the_stacks_of_its_folder() {
         "frames": [{"name": "read_shard", "filename": "/job/dataset.py", "line": 77}]}]"#;
     fs::write(folder.path().join("stack_2.json"), stack).expect("a file");
     let said = verdict(folder.path());
-    assert!(said.contains("rank 2 never entered ALLREDUCE #641"), "{said}");
-    assert!(said.contains("; rank 2 is in read_shard (dataset.py:77)"), "{said}");
+    assert!(
+        said.contains("rank 2 never entered ALLREDUCE #641"),
+        "{said}"
+    );
+    assert!(
+        said.contains("; rank 2 is in read_shard (dataset.py:77)"),
+        "{said}"
+    );
 }
 
 #[test]
 fn a_reply_joins_the_dumps_of_its_folder() {
     let folder = tempfile::tempdir().expect("a folder");
-    fs::copy(root().join("testdata/ras/missing.json"), folder.path().join("ras.json"))
-        .expect("a reply");
+    fs::copy(
+        root().join("testdata/ras/missing.json"),
+        folder.path().join("ras.json"),
+    )
+    .expect("a reply");
     for rank in 0..4 {
         let number = if rank == 2 { 6 } else { 7 };
         let dump = format!(
@@ -192,11 +206,15 @@ fn a_reply_joins_the_dumps_of_its_folder() {
 #[test]
 fn ranks_that_move_between_two_replies_are_not_stuck() {
     let folder = tempfile::tempdir().expect("a folder");
-    let first =
-        fs::read_to_string(root().join("testdata/ras/missing.json")).expect("a reply");
+    let first = fs::read_to_string(root().join("testdata/ras/missing.json")).expect("a reply");
     let later = first.replace("06:30:00", "06:30:30");
-    let counts =
-        [("640", "700"), ("641", "701"), ("642", "702"), ("77", "87"), ("78", "88")];
+    let counts = [
+        ("640", "700"),
+        ("641", "701"),
+        ("642", "702"),
+        ("77", "87"),
+        ("78", "88"),
+    ];
     let later = counts.iter().fold(later, |text, (old, new)| {
         text.replace(&format!("\": {old}"), &format!("\": {new}"))
     });
@@ -209,8 +227,7 @@ fn ranks_that_move_between_two_replies_are_not_stuck() {
 
 #[test]
 fn replies_that_make_no_sense() {
-    let reply =
-        fs::read_to_string(root().join("testdata/ras/missing.json")).expect("a reply");
+    let reply = fs::read_to_string(root().join("testdata/ras/missing.json")).expect("a reply");
     let with = |old: &str, new: &str| complaint("ras.json", &reply.replacen(old, new, 1));
     assert_snapshot!(with("\"rank\": 3", "\"rank\": 4"), @"
     laggard: FOLDER/ras.json, at communicators[0].ranks[3].rank: rank 4 in a communicator of 4
@@ -232,8 +249,9 @@ fn replies_that_make_no_sense() {
     laggard: FOLDER/ras.json, at communicators[0].ranks[2].collective_counts.AllReduce: invalid type: floating point `1e+99`, expected u64
       correct the values at that place and run again
     ");
-    let clash =
-        reply.replace("0xb3398875b8b2a063", "0x27a079b828ff1a75").replace("11b5", "11b3");
+    let clash = reply
+        .replace("0xb3398875b8b2a063", "0x27a079b828ff1a75")
+        .replace("11b5", "11b3");
     assert_snapshot!(complaint("ras.json", &clash), @"
     laggard: FOLDER/ras.json, at communicators[2].hash: comm 0x27a079b828ff1a75 (0x9b1d35a6c2e84f01:0x11b3) is told of twice
       correct the values at that place and run again
@@ -247,8 +265,7 @@ fn replies_that_make_no_sense() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("ras.json"), claimed).expect("a file");
     assert!(verdict(folder.path()).contains("rank 2 never entered ALLREDUCE #641"));
-    let report =
-        fs::read_to_string(root().join("testdata/ras/missing.txt")).expect("a report");
+    let report = fs::read_to_string(root().join("testdata/ras/missing.txt")).expect("a report");
     assert_snapshot!(complaint("ras.txt", &report[..report.len() / 2]), @"
     laggard: FOLDER/ras.txt, at line 15: the report ends before its warnings: ask for it again
       correct the values at that place and run again
@@ -266,8 +283,10 @@ fn replies_that_make_no_sense() {
 
 /// A communicator of the made-up job: its hash and the ranks of the job in it.
 const WORLD: (&str, &[u32]) = ("0xfa93daea854b060b", &[0, 1, 2, 3]);
-const PAIRS: [(&str, &[u32]); 2] =
-    [("0x27a079b828ff1a75", &[0, 1]), ("0xb3398875b8b2a063", &[2, 3])];
+const PAIRS: [(&str, &[u32]); 2] = [
+    ("0x27a079b828ff1a75", &[0, 1]),
+    ("0xb3398875b8b2a063", &[2, 3]),
+];
 
 /// Milliseconds a rank is in the operation of a number.
 type Busy = fn(rank: u32, number: u64) -> f64;
@@ -278,8 +297,10 @@ fn logs(folder: &Path, world_ms: Busy, pair_ms: Busy) {
         let (host, pid) = (rank / 2 + 1, 4100 + rank);
         let mut log = String::new();
         let mut write = |(hash, members): (&str, &[u32]), op: &str, number, ms: f64| {
-            let own =
-                members.iter().position(|member| *member == rank).expect("a member");
+            let own = members
+                .iter()
+                .position(|member| *member == rank)
+                .expect("a member");
             // Some microseconds of noise.
             let noise_us = (number * 7 + u64::from(rank) * 13) % 11;
             let busy_us = (ms * 1e3) as u64 + noise_us;
@@ -339,8 +360,13 @@ fn healthy_logs_have_no_incident() {
     note: 180 collectives were timed on more than one rank and compared
     ");
     // Ranks that take turns in being late.
-    let turns =
-        |rank: u32, number: u64| if u64::from(rank) == number % 4 { 5.0 } else { 9.0 };
+    let turns = |rank: u32, number: u64| {
+        if u64::from(rank) == number % 4 {
+            5.0
+        } else {
+            9.0
+        }
+    };
     assert!(of_logs(turns, |_, _| 2.0).contains("NOTHING FOUND"));
 }
 
@@ -385,8 +411,14 @@ fn logs_of_some_ranks_and_times_of_the_host() {
     let log = fs::read_to_string(&path).expect("a log");
     fs::write(&path, log.replace("kernel_gpu", "collective_cpu")).expect("a log");
     let said = verdict(folder.path());
-    assert!(said.contains("communicators lack logs of some ranks"), "{said}");
-    assert!(said.contains("120 collectives were timed by the host"), "{said}");
+    assert!(
+        said.contains("communicators lack logs of some ranks"),
+        "{said}"
+    );
+    assert!(
+        said.contains("120 collectives were timed by the host"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! `laggard analyze` on MegaTrace's telemetry of work requests, alone and beside logs of calls.
-#![expect(clippy::unwrap_used, reason = "a test fails where a verdict lacks a field")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails where a verdict lacks a field"
+)]
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,12 +21,19 @@ const FILE: &str = "node7_mlx5_0_Port1_A.log";
 fn laggard(path: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
     let command = command.args(["analyze", "--json"]).arg(path);
-    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+    command
+        .env_remove("LAGGARD_CONFIG")
+        .output()
+        .expect("laggard runs")
 }
 
 fn verdict(path: &Path) -> Value {
     let output = laggard(path);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).expect("a verdict")
 }
 
@@ -76,7 +86,12 @@ fn a_connection_that_loses_bandwidth_is_named_by_its_ends() {
 }
 
 fn labels(incident: &Value) -> Vec<&Value> {
-    incident["evidence"].as_array().unwrap().iter().map(|it| &it["label"]).collect()
+    incident["evidence"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["label"])
+        .collect()
 }
 
 #[test]
@@ -99,10 +114,25 @@ fn what_does_not_come_back_on_a_port_is_a_broken_path() {
 /// A rank that stops while all requests came back.
 #[test]
 fn a_hang_with_idle_ports_is_not_said_to_be_of_the_network() {
-    let block = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
-    let at = Spot { iteration: 6, rank: 3, block };
-    let stop = Some(Stop { at, before: Primitive::Layer(3) });
-    let job = CalledJob { hashes: true, stop, ..CalledJob::healthy(2, 4, 1) };
+    let block = PipelineBlock {
+        pass: Pass::Forward,
+        microbatch: 3,
+        chunk: 0,
+    };
+    let at = Spot {
+        iteration: 6,
+        rank: 3,
+        block,
+    };
+    let stop = Some(Stop {
+        at,
+        before: Primitive::Layer(3),
+    });
+    let job = CalledJob {
+        hashes: true,
+        stop,
+        ..CalledJob::healthy(2, 4, 1)
+    };
     let folder = tempfile::tempdir().expect("a folder");
     for log in job.logs() {
         let path = folder.path().join(format!("rank_{}.log", log.rank));
@@ -114,7 +144,10 @@ fn a_hang_with_idle_ports_is_not_said_to_be_of_the_network() {
         assert_eq!(incident["kind"], "hang", "{verdict:#}");
         labels(incident).contains(&&json!(idle))
     };
-    assert!(!is_idle(&verdict(folder.path())), "nothing is told of requests");
+    assert!(
+        !is_idle(&verdict(folder.path())),
+        "nothing is told of requests"
+    );
     let text = telemetry(77, 0, 9000 * MS, (0, 0));
     fs::write(folder.path().join(FILE), &text).unwrap();
     assert!(is_idle(&verdict(folder.path())));
@@ -126,15 +159,33 @@ fn a_hang_with_idle_ports_is_not_said_to_be_of_the_network() {
 #[test]
 fn a_healthy_connection_is_no_incident() {
     let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join(FILE), telemetry(77, 0, 9000 * MS, (0, 0))).unwrap();
+    fs::write(
+        folder.path().join(FILE),
+        telemetry(77, 0, 9000 * MS, (0, 0)),
+    )
+    .unwrap();
     assert_eq!(verdict(folder.path())["incidents"], json!([]));
 }
 
 #[test]
 fn the_network_comes_first() {
-    let mut job = CalledJob { hashes: true, ..CalledJob::healthy(2, 4, 1) };
-    let block = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
-    job.delays.push(Delay { at: Spot { iteration: 5, rank: 5, block }, extra_s: 0.4 });
+    let mut job = CalledJob {
+        hashes: true,
+        ..CalledJob::healthy(2, 4, 1)
+    };
+    let block = PipelineBlock {
+        pass: Pass::Forward,
+        microbatch: 3,
+        chunk: 0,
+    };
+    job.delays.push(Delay {
+        at: Spot {
+            iteration: 5,
+            rank: 5,
+            block,
+        },
+        extra_s: 0.4,
+    });
     let folder = tempfile::tempdir().expect("a folder");
     let logs = job.logs();
     for log in &logs {
@@ -149,8 +200,11 @@ fn the_network_comes_first() {
     let span = &incident["evidence"].as_array().unwrap().last().unwrap()["values"];
     let ns = |name: &str| (span[name].as_f64().unwrap() * 1e9) as u64;
     // The communicator in which rank 5 sends: 1, 3, 5 and 7.
-    let sends =
-        logs[5].calls.iter().find(|call| call.op == model::CollectiveOp::SEND).unwrap();
+    let sends = logs[5]
+        .calls
+        .iter()
+        .find(|call| call.op == model::CollectiveOp::SEND)
+        .unwrap();
     let hash: i64 = logs[5].lanes[sends.lane as usize].hash.parse().unwrap();
     let first_ns = logs[5].calls[0].at_ns;
     let last_ns = logs[5].calls.last().unwrap().at_ns;
@@ -161,10 +215,20 @@ fn the_network_comes_first() {
     let [link] = &verdict["incidents"].as_array().unwrap()[..] else {
         panic!("{verdict:#}")
     };
-    assert_eq!(link["subject"]["ranks"], json!([3, 5]), "places 1 and 2 of the four");
-    assert_eq!((&link["first_step"], &link["last_step"]), (&json!(5), &json!(5)));
+    assert_eq!(
+        link["subject"]["ranks"],
+        json!([3, 5]),
+        "places 1 and 2 of the four"
+    );
+    assert_eq!(
+        (&link["first_step"], &link["last_step"]),
+        (&json!(5), &json!(5))
+    );
     assert_eq!(link["cost_s"], incident["cost_s"]);
-    assert!(link["text"].as_str().unwrap().contains("from rank 3 to 5"), "{link:#}");
+    assert!(
+        link["text"].as_str().unwrap().contains("from rank 3 to 5"),
+        "{link:#}"
+    );
     assert_eq!(verdict["job"]["source"], "calls");
 }
 
@@ -177,6 +241,9 @@ fn what_cannot_be_read_is_told_with_its_line_and_column() {
     let output = laggard(&path);
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("at line 2, ToRank: \"x\" is no rank"), "{said}");
+    assert!(
+        said.contains("at line 2, ToRank: \"x\" is no rank"),
+        "{said}"
+    );
     assert!(said.contains("correct the values at that place"), "{said}");
 }

@@ -60,7 +60,10 @@ impl Server {
     }
 
     fn run(mut command: Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("laggard runs");
+        let mut child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("laggard runs");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         // What it warns of may come before.
         let mut said = Vec::new();
@@ -135,7 +138,13 @@ impl Server {
         loop {
             let jobs = self.json("/api/v1/jobs");
             let ended = |one: &&Value| one["id"] == job && one["state"] == "ended";
-            if jobs["jobs"].as_array().expect("jobs").iter().find(ended).is_some() {
+            if jobs["jobs"]
+                .as_array()
+                .expect("jobs")
+                .iter()
+                .find(ended)
+                .is_some()
+            {
                 break;
             }
             assert!(begun.elapsed() < PATIENCE, "{jobs}");
@@ -153,7 +162,10 @@ impl Server {
 
 fn serve(address: &str, data: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.args(["serve", "--listen", address, "--data"]).arg(data).args(more);
+    command
+        .args(["serve", "--listen", address, "--data"])
+        .arg(data)
+        .args(more);
     command
 }
 
@@ -183,8 +195,11 @@ fn recording_of(job: &str) -> PathBuf {
 /// What `laggard analyze` says of a recording.
 fn analysed(recording: &Path) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    let output =
-        command.args(["analyze", "--json"]).arg(recording).output().expect("it runs");
+    let output = command
+        .args(["analyze", "--json"])
+        .arg(recording)
+        .output()
+        .expect("it runs");
     own(serde_json::from_slice(&output.stdout).expect("JSON"))
 }
 
@@ -219,7 +234,10 @@ fn batches_of(recording: &Path, count: usize) -> Vec<Vec<u8>> {
 fn in_batches(inputs: &[Input], count: usize) -> Vec<Vec<u8>> {
     let parts = inputs.chunks(inputs.len().div_ceil(count));
     let last = parts.len() - 1;
-    parts.enumerate().map(|(at, part)| packed(part, at == last)).collect()
+    parts
+        .enumerate()
+        .map(|(at, part)| packed(part, at == last))
+        .collect()
 }
 
 fn packed<'a>(inputs: impl IntoIterator<Item = &'a Input>, last: bool) -> Vec<u8> {
@@ -251,7 +269,11 @@ fn batches_sent_twice_out_of_order_and_damaged_give_the_verdict_of_the_recording
             assert_eq!((status, &reply["next"]), (200, &json!(at + 1)), "{reply}");
         }
         let (status, reply) = post(at / 2, &batches[at / 2]);
-        assert_eq!((status, &reply["next"]), (200, &json!(at / 2 + 1)), "{reply}");
+        assert_eq!(
+            (status, &reply["next"]),
+            (200, &json!(at / 2 + 1)),
+            "{reply}"
+        );
     }
     let bomb = pack_batch(
         &BatchHead::new("boot", RankNs(0), false),
@@ -266,8 +288,14 @@ fn batches_sent_twice_out_of_order_and_damaged_give_the_verdict_of_the_recording
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
     let (_, metrics) = server.get("/metrics", None);
     assert!(metrics.contains("laggard_batches_total 7\n"), "{metrics}");
-    assert!(metrics.contains("laggard_batches_duplicate_total 14\n"), "{metrics}");
-    assert!(metrics.contains("laggard_jobs{state=\"ended\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("laggard_batches_duplicate_total 14\n"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("laggard_jobs{state=\"ended\"} 1\n"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -290,7 +318,10 @@ fn an_agent_that_was_replaced_is_told_so_and_counts_no_more() {
         server.kill();
         server = Server::start(folder.path(), &[]);
     }
-    assert_eq!([post(&server, "new", 2).0, post(&server, "new", 3).0], [200, 200]);
+    assert_eq!(
+        [post(&server, "new", 2).0, post(&server, "new", 3).0],
+        [200, 200]
+    );
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
 }
 
@@ -308,7 +339,9 @@ fn hosts_are_asked_once_to_profile_the_same_steps_of_a_suspect_and_its_peers() {
         // What a batch says is analysed once it is answered for.
         server.json("/api/v1/jobs");
     }
-    let [profile] = asked.as_slice() else { panic!("{asked:?}") };
+    let [profile] = asked.as_slice() else {
+        panic!("{asked:?}")
+    };
     assert_eq!(profile["ranks"], json!([0, 1, 2]), "rank 2 is late");
     assert_eq!(profile["steps"], 10);
 }
@@ -323,15 +356,16 @@ fn what_was_answered_for_outlives_kills_at_any_moment_and_counts_once() {
         let (mut at, mut random, mut kills) = (0, seed * 7919 + 1, 0);
         while at < batches.len() {
             // Numerical Recipes' generator: a kill every eighth batch or so.
-            random =
-                random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % (1 << 32);
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % (1 << 32);
             if random >> 29 == 0 && kills < 6 {
                 // Killed while the batch is on its way: whether it was taken is not known.
                 let pid = server.child.id();
                 let killer = std::thread::spawn(move || {
                     sleep(Duration::from_micros(random >> 18));
                     let mut kill = Command::new("kill");
-                    kill.args(["-9", &pid.to_string()]).status().expect("kill runs");
+                    kill.args(["-9", &pid.to_string()])
+                        .status()
+                        .expect("kill runs");
                 });
                 drop(server.post(&place(at), &batches[at]));
                 killer.join().expect("it was killed");
@@ -339,8 +373,7 @@ fn what_was_answered_for_outlives_kills_at_any_moment_and_counts_once() {
                 server = Server::start(folder.path(), &[]);
                 kills += 1;
             }
-            let (status, reply) =
-                server.post(&place(at), &batches[at]).expect("an answer");
+            let (status, reply) = server.post(&place(at), &batches[at]).expect("an answer");
             assert_eq!(status, 200, "{reply}");
             at += 1;
         }
@@ -365,9 +398,16 @@ fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
     let url = server.url.clone();
     drop(server);
     let job = "job".to_owned();
-    let receiver =
-        Receiver::Collector { tls: TlsConfig::default(), url: url.clone(), token: None };
-    let destination = Destination { receiver, job, host: "h".to_owned() };
+    let receiver = Receiver::Collector {
+        tls: TlsConfig::default(),
+        url: url.clone(),
+        token: None,
+    };
+    let destination = Destination {
+        receiver,
+        job,
+        host: "h".to_owned(),
+    };
     let uplink = Uplink::start(destination).expect("a thread");
     for input in &inputs() {
         uplink.tell(input);
@@ -379,9 +419,15 @@ fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
         sleep(Duration::from_millis(20));
         lines = uplink.take_lines();
     }
-    assert!(lines[0].contains("does not take what it is told"), "{lines:?}");
-    let server =
-        Server::at(url.strip_prefix("http://").expect("http"), folder.path(), &[]);
+    assert!(
+        lines[0].contains("does not take what it is told"),
+        "{lines:?}"
+    );
+    let server = Server::at(
+        url.strip_prefix("http://").expect("http"),
+        folder.path(),
+        &[],
+    );
     assert!(uplink.finish(Farewell::Leave, PATIENCE));
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
 }
@@ -393,8 +439,16 @@ fn a_collector_that_never_answers_costs_the_patience_of_the_end_and_nothing_else
     let url = format!("http://{}", deaf.local_addr().expect("an address"));
     let (job, host) = ("job".to_owned(), "h".to_owned());
     let tls = TlsConfig::default();
-    let receiver = Receiver::Collector { url, tls, token: None };
-    let destination = Destination { receiver, job, host };
+    let receiver = Receiver::Collector {
+        url,
+        tls,
+        token: None,
+    };
+    let destination = Destination {
+        receiver,
+        job,
+        host,
+    };
     let uplink = Uplink::start(destination).expect("a thread");
     for _ in 0..3 {
         for input in &inputs() {
@@ -422,20 +476,30 @@ fn tokens_open_what_their_roles_may_do() {
     assert_eq!(status(Some("agent-agent-agent")), 403);
     assert_eq!(status(Some("viewer-viewer-viewer")), 200);
     assert_eq!(server.get("/healthz", None).0, 200);
-    assert_eq!(server.post(&place(0), &batches(1)[0]).expect("an answer").0, 401);
+    assert_eq!(
+        server.post(&place(0), &batches(1)[0]).expect("an answer").0,
+        401
+    );
     // What a browser shows by itself opens pages and nothing else.
     let basic = |method: &str| {
-        let request = ureq::http::Request::builder().method(method).uri(match method {
-            "GET" => format!("{}/", server.url),
-            _ => format!("{}/api/v1/jobs/{}", server.url, place(0)),
-        });
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(match method {
+                "GET" => format!("{}/", server.url),
+                _ => format!("{}/api/v1/jobs/{}", server.url, place(0)),
+            });
         // "me:viewer-viewer-viewer", "me:agent-agent-agent"
         let shown = match method {
             "GET" => "bWU6dmlld2VyLXZpZXdlci12aWV3ZXI=",
             _ => "bWU6YWdlbnQtYWdlbnQtYWdlbnQ=",
         };
         let request = request.header("authorization", format!("Basic {shown}"));
-        read(http().run(request.body(()).expect("a request")).expect("an answer")).0
+        read(
+            http()
+                .run(request.body(()).expect("a request"))
+                .expect("an answer"),
+        )
+        .0
     };
     assert_eq!((basic("GET"), basic("POST")), (200, 401));
 }
@@ -444,7 +508,9 @@ fn tokens_open_what_their_roles_may_do() {
 fn an_address_that_others_reach_takes_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.args(["serve", "--listen", "0.0.0.0:0", "--data"]).arg(folder.path());
+    command
+        .args(["serve", "--listen", "0.0.0.0:0", "--data"])
+        .arg(folder.path());
     let output = command.output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8_lossy(&output.stderr);
@@ -452,15 +518,23 @@ fn an_address_that_others_reach_takes_tokens() {
     // Nor is a page of somebody else's answered that reaches us by a name of its own.
     let server = Server::start(folder.path(), &[]);
     let request = http().get(format!("{}/api/v1/jobs", server.url));
-    let answer = request.header("host", "attacker.example").call().expect("an answer");
+    let answer = request
+        .header("host", "attacker.example")
+        .call()
+        .expect("an answer");
     assert_eq!(read(answer).0, 403);
     // Two collectors would write the same files.
     command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path());
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+        .arg(folder.path());
     let output = command.output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("another collector keeps its jobs in"), "{told}");
+    assert!(
+        told.contains("another collector keeps its jobs in"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -469,7 +543,9 @@ fn the_api_is_as_it_says_it_is() {
     let server = Server::start(folder.path(), &[]);
     let document = server.json("/api/v1/openapi.json");
     let paths = document["paths"].as_object().expect("paths");
-    for (path, methods) in paths.iter().filter(|(_, methods)| methods["get"].is_object())
+    for (path, methods) in paths
+        .iter()
+        .filter(|(_, methods)| methods["get"].is_object())
     {
         let (status, text) = server.get(&path.replace("{job}", "none"), None);
         let said = methods["get"]["responses"].get(status.to_string());
@@ -484,17 +560,25 @@ fn the_api_is_as_it_says_it_is() {
         (404, "{\"error\":\"there is nothing at this address\"}")
     );
     // What the framework refuses is refused in the same form.
-    let (status, reply) =
-        server.post("job/hosts/h/epochs/e/batches/-1", b"").expect("an answer");
+    let (status, reply) = server
+        .post("job/hosts/h/epochs/e/batches/-1", b"")
+        .expect("an answer");
     assert_eq!((status, reply), (400, json!({"error": "Bad Request"})));
     let (status, reply) = server.post("%ff/verdict", b"").expect("an answer");
-    assert_eq!((status, reply), (405, json!({"error": "Method Not Allowed"})));
+    assert_eq!(
+        (status, reply),
+        (405, json!({"error": "Method Not Allowed"}))
+    );
     server.post(&place(0), &batches(2)[0]).expect("an answer");
     let listed = &server.json("/api/v1/jobs")["jobs"][0];
     let schema = &document["components"]["schemas"]["job"]["properties"];
     let names = |value: &Value| {
-        let mut names: Vec<_> =
-            value.as_object().expect("an object").keys().cloned().collect();
+        let mut names: Vec<_> = value
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect();
         names.sort();
         names
     };
@@ -534,7 +618,10 @@ fn hook_on<S: Read + Write>(
     scheme: &str,
     wrap: impl Fn(std::net::TcpStream) -> S + Send + 'static,
 ) -> (String, std::sync::mpsc::Receiver<Value>) {
-    let url = format!("{scheme}://{}/hook", listener.local_addr().expect("an address"));
+    let url = format!(
+        "{scheme}://{}/hook",
+        listener.local_addr().expect("an address")
+    );
     let (sender, messages) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for (at, stream) in listener.incoming().enumerate() {
@@ -551,10 +638,12 @@ fn hook_on<S: Read + Write>(
             let mut body = vec![0; length];
             stream.read_exact(&mut body).expect("a body");
             let status = if at == 0 { "500 No" } else { "200 OK" };
-            let answer = format!(
-                "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            );
-            stream.get_mut().write_all(answer.as_bytes()).expect("it is read");
+            let answer =
+                format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            stream
+                .get_mut()
+                .write_all(answer.as_bytes())
+                .expect("it is read");
             let message = serde_json::from_slice(&body).expect("JSON");
             if at > 0 && sender.send(message).is_err() {
                 return;
@@ -562,55 +651,6 @@ fn hook_on<S: Read + Write>(
         }
     });
     (url, messages)
-}
-
-#[test]
-fn an_incident_is_announced_once_and_its_end_once() {
-    let batches = batches(8);
-    for form in ["json", "alertmanager", "slack"] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (url, messages) = hook();
-        let more = ["--webhook", &url, "--webhook-form", form];
-        let server = Server::start(folder.path(), &more);
-        for (at, batch) in batches[..7].iter().enumerate() {
-            server.post(&place(at), batch).expect("an answer");
-        }
-        let next = || messages.recv_timeout(PATIENCE).expect("a message");
-        let opened = next();
-        server.wait_for_metric("laggard_alerts_sent_total 1");
-        // One that is started anew does not repeat it.
-        drop(server);
-        let server = Server::start(folder.path(), &more);
-        sleep(Duration::from_millis(1500));
-        assert!(messages.try_recv().is_err());
-        server.post(&place(7), &batches[7]).expect("an answer");
-        let ended = next();
-        let said = "rank 2 is late in data.next_wait";
-        match form {
-            "json" => {
-                assert_eq!(opened["event"], "opened");
-                assert_eq!(ended["event"], "ended");
-                assert_eq!(opened["incident"]["id"], ended["incident"]["id"]);
-                assert!(
-                    opened["incident"]["text"].as_str().expect("text").starts_with(said)
-                );
-            }
-            "alertmanager" => {
-                assert_eq!(opened[0]["labels"], ended[0]["labels"]);
-                assert_eq!(opened[0]["labels"]["alertname"], "laggard_slow");
-                assert_eq!(opened[0]["startsAt"], ended[0]["startsAt"]);
-                assert!(opened[0]["endsAt"].as_str() > ended[0]["endsAt"].as_str());
-            }
-            _ => {
-                let text =
-                    |message: &Value| message["text"].as_str().expect("text").to_owned();
-                assert!(text(&opened).starts_with(&format!("job job: {said}")));
-                assert!(text(&ended).starts_with(&format!("over: job job: {said}")));
-            }
-        }
-        sleep(Duration::from_millis(1500));
-        assert!(messages.try_recv().is_err());
-    }
 }
 
 #[test]
@@ -623,20 +663,32 @@ fn jobs_of_a_collector_are_compared_and_their_report_is_fetched() {
         &folder.path().join("data"),
         &["--tokens", tokens.to_str().expect("UTF-8")],
     );
-    let url = format!("{}/api/v1/jobs/a%20job/hosts/h/epochs/e/batches/0", server.url);
+    let url = format!(
+        "{}/api/v1/jobs/a%20job/hosts/h/epochs/e/batches/0",
+        server.url
+    );
     let request = http().post(url).header("laggard-now-ns", "1000");
     let request = request.header("authorization", "Bearer agent-agent-agent");
-    assert_eq!(read(request.send(&batches(1)[0]).expect("an answer")).0, 200);
+    assert_eq!(
+        read(request.send(&batches(1)[0]).expect("an answer")).0,
+        200
+    );
     let page = folder.path().join("page.html");
     let ask = |token: &str, arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
         command.args(arguments).args(["--collector", &server.url]);
-        command.env("LAGGARD_TOKEN", token).output().expect("it runs")
+        command
+            .env("LAGGARD_TOKEN", token)
+            .output()
+            .expect("it runs")
     };
     let report = ["report", "a job", "--out", page.to_str().expect("UTF-8")];
     let refused = ask("agent-agent-agent", &report);
     let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(told.contains("this token is not for that; set LAGGARD_TOKEN"), "{told}");
+    assert!(
+        told.contains("this token is not for that; set LAGGARD_TOKEN"),
+        "{told}"
+    );
     assert_eq!((refused.status.code(), page.exists()), (Some(2), false));
     let begun = Instant::now();
     loop {
@@ -648,7 +700,10 @@ fn jobs_of_a_collector_are_compared_and_their_report_is_fetched() {
         assert!(begun.elapsed() < PATIENCE);
         sleep(Duration::from_millis(100));
     }
-    let compared = ask("viewer-viewer-viewer", &["compare", "a job", "a job", "--json"]);
+    let compared = ask(
+        "viewer-viewer-viewer",
+        &["compare", "a job", "a job", "--json"],
+    );
     let found: Value = serde_json::from_slice(&compared.stdout).expect("JSON");
     assert_eq!(
         (&found["a"]["id"], &found["outcome"]),
@@ -673,8 +728,7 @@ fn jobs_that_have_ended_are_forgotten_by_age_and_by_size() {
             sleep(Duration::from_millis(50));
         }
         drop(server);
-        let server =
-            Server::start(folder.path(), &["--keep-days", "1", "--keep-gb", "1"]);
+        let server = Server::start(folder.path(), &["--keep-days", "1", "--keep-gb", "1"]);
         assert_eq!(server.json("/api/v1/jobs")["jobs"][0]["state"], "ended");
         drop(server);
         // Heard of a second ago, at least.
@@ -690,51 +744,13 @@ fn jobs_that_have_ended_are_forgotten_by_age_and_by_size() {
 }
 
 #[test]
-fn in_a_silence_nobody_is_told() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (url, messages) = hook();
-    let server = Server::start(folder.path(), &["--webhook", &url]);
-    let silence = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-        command.arg("silence").args(arguments).args(["--collector", &server.url]);
-        let output = command.output().expect("it runs");
-        let text = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8(text).expect("text"))
-    };
-    assert_eq!(silence(&[]), (Some(0), "no silence\n".to_owned()));
-    let added = silence(&["job", "--for", "2h", "--reason", "storage is moved"]);
-    assert_eq!(
-        added,
-        (Some(0), "   1  job  120 min left  storage is moved\n".to_owned())
-    );
-    let parts = batches(8);
-    for (at, batch) in parts[..7].iter().enumerate() {
-        server.post(&place(at), batch).expect("an answer");
-    }
-    let begun = Instant::now();
-    while server.json("/api/v1/jobs")["jobs"][0]["open_incidents"] != 1 {
-        assert!(begun.elapsed() < PATIENCE);
-        sleep(Duration::from_millis(50));
-    }
-    sleep(Duration::from_millis(1500));
-    assert!(messages.try_recv().is_err());
-    assert_eq!(silence(&["--end", "1"]), (Some(0), "no silence\n".to_owned()));
-    let (status, told) = silence(&["--end", "1"]);
-    assert_eq!(status, Some(2));
-    assert!(told.contains("there is no such silence (404)"), "{told}");
-    // A host that speaks again, as hosts do all the time.
-    let (status, _) = server.post(&place(6), &parts[6]).expect("an answer");
-    assert_eq!(status, 200);
-    let message = messages.recv_timeout(PATIENCE).expect("a message");
-    assert_eq!(message["event"], "opened");
-    let (status, told) = silence(&["--all"]);
-    assert_eq!(status, Some(2), "{told}");
-}
-
-#[test]
 fn top_wants_a_terminal() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    let output = command.arg("top").stdin(Stdio::null()).output().expect("it runs");
+    let output = command
+        .arg("top")
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
     assert!(told.contains("top draws on a terminal"), "{told}");

@@ -8,18 +8,13 @@ use std::process::{Command, Output};
 
 use insta::assert_snapshot;
 
-const SOCKET: &str =
-    "<built-in method recv_into of _socket.socket object at 0x7f00aa55cc11>";
+const SOCKET: &str = "<built-in method recv_into of _socket.socket object at 0x7f00aa55cc11>";
 
 /// Four steps of a rank with a device: its loader reads for so long, the collective ends in all
 /// ranks together.
 fn trace(rank: u32, reads_us: u32, world: u32) -> String {
     let mut events = String::new();
-    let mut event = |category: &str,
-                     name: &str,
-                     thread: u32,
-                     at: (u32, u32),
-                     args: &str| {
+    let mut event = |category: &str, name: &str, thread: u32, at: (u32, u32), args: &str| {
         let (start, end) = at;
         write!(
             events,
@@ -41,12 +36,23 @@ fn trace(rank: u32, reads_us: u32, world: u32) -> String {
             "",
         );
         event("user_annotation", "## load ##", 7, (at, read), "");
-        event("user_annotation", "## forward ##", 7, (read, read + 5000), "");
-        event("user_annotation", "## backward ##", 7, (read + 5000, at + 90_000), "");
+        event(
+            "user_annotation",
+            "## forward ##",
+            7,
+            (read, read + 5000),
+            "",
+        );
+        event(
+            "user_annotation",
+            "## backward ##",
+            7,
+            (read + 5000, at + 90_000),
+            "",
+        );
         let id = 10 * step;
-        let own = |id: u32, parent: u32| {
-            format!("\"Python id\": {id}, \"Python parent id\": {parent}")
-        };
+        let own =
+            |id: u32, parent: u32| format!("\"Python id\": {id}, \"Python parent id\": {parent}");
         event(
             "python_function",
             "train.py(9): main",
@@ -61,8 +67,20 @@ fn trace(rank: u32, reads_us: u32, world: u32) -> String {
             (at, read),
             &own(id + 2, id + 1),
         );
-        event("python_function", SOCKET, 7, (at + 10, read), &own(id + 3, id + 2));
-        event("kernel", "gemm", 8, (read + 100, read + 30_000), "\"stream\": 8");
+        event(
+            "python_function",
+            SOCKET,
+            7,
+            (at + 10, read),
+            &own(id + 3, id + 2),
+        );
+        event(
+            "kernel",
+            "gemm",
+            8,
+            (read + 100, read + 30_000),
+            "\"stream\": 8",
+        );
         event(
             "kernel",
             "ncclDevKernel_AllReduce_Sum_f16_RING_LL(x)",
@@ -71,7 +89,13 @@ fn trace(rank: u32, reads_us: u32, world: u32) -> String {
             "\"Collective name\": \"allreduce\", \"In msg nelems\": 1024, \"dtype\": \"Half\", \
                \"Process Group Name\": \"0\"",
         );
-        event("kernel", "adam", 8, (at + 90_000, at + 99_900), "\"stream\": 8");
+        event(
+            "kernel",
+            "adam",
+            8,
+            (at + 90_000, at + 99_900),
+            "\"stream\": 8",
+        );
     }
     format!(
         "{{\n  \"schemaVersion\": 1,\n  \"distributedInfo\": {{\"backend\": \"nccl\", \"rank\": {rank}, \
@@ -83,8 +107,15 @@ fn trace(rank: u32, reads_us: u32, world: u32) -> String {
 
 fn analyze(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.arg("analyze").args(arguments).arg(".").current_dir(folder);
-    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+    command
+        .arg("analyze")
+        .args(arguments)
+        .arg(".")
+        .current_dir(folder);
+    command
+        .env_remove("LAGGARD_CONFIG")
+        .output()
+        .expect("laggard runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -114,9 +145,13 @@ fn a_slow_socket_is_named_with_its_callers() {
     assert_snapshot!(text(&output.stdout));
     let spans = spans_of(&folder.path().join("annotated.txt"));
     let told = |track: &str, name: &str, rank: u64| {
-        let spans = spans.iter().filter(|span| span.track == track && span.rank == rank);
+        let spans = spans
+            .iter()
+            .filter(|span| span.track == track && span.rank == rank);
         let named = spans.filter(|span| span.name == name);
-        named.map(|span| (span.end_ns - span.start_ns) / 1_000_000).collect::<Vec<_>>()
+        named
+            .map(|span| (span.end_ns - span.start_ns) / 1_000_000)
+            .collect::<Vec<_>>()
     };
     assert_eq!(told("steps", "step 3", 0), [99]);
     assert_eq!(told("collectives", "allreduce (last to come)", 2), [19; 4]);
@@ -126,7 +161,11 @@ fn a_slow_socket_is_named_with_its_callers() {
     let read = "<built-in method recv_into of _socket.socket object at 0x…> (unlike)";
     assert_eq!(told("functions", read, 2), [40; 4]);
     assert_eq!(told("functions", "gemm", 1).len(), 4);
-    assert!(spans.iter().any(|span| span.track == "incidents" && span.rank == 2));
+    assert!(
+        spans
+            .iter()
+            .any(|span| span.track == "incidents" && span.rank == 2)
+    );
 }
 
 /// A span of an annotated trace.
@@ -143,7 +182,10 @@ struct Span {
 /// Our own scanner reads it to its end, and takes it for no recording where it lies beside some.
 fn spans_of(path: &Path) -> Vec<Span> {
     let read = formats::load(path, formats::Limits::default()).expect_err("no recording");
-    assert!(read.to_string().ends_with("it is a trace without events"), "{read}");
+    assert!(
+        read.to_string().ends_with("it is a trace without events"),
+        "{read}"
+    );
     let document = fs::read(path).expect("a trace");
     let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
     let events = document["traceEvents"].as_array().expect("events");
@@ -179,9 +221,18 @@ fn spans_of(path: &Path) -> Vec<Span> {
                 assert!(open.iter().all(|outer_ns| end_ns <= *outer_ns), "{event}");
                 open.push(end_ns);
                 assert!(processes.contains(&rank), "{event}");
-                let track =
-                    tracks.get(&place).cloned().flatten().expect("a thread's name");
-                spans.push(Span { rank, track, name, start_ns, end_ns });
+                let track = tracks
+                    .get(&place)
+                    .cloned()
+                    .flatten()
+                    .expect("a thread's name");
+                spans.push(Span {
+                    rank,
+                    track,
+                    name,
+                    start_ns,
+                    end_ns,
+                });
             }
             other => panic!("{other:?}: nothing else is written"),
         }
@@ -201,13 +252,24 @@ fn an_annotated_trace_of_a_real_job_keeps_the_rules() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("annotated.json");
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.arg("analyze").arg(&traces).arg("--perfetto").arg(&path);
-    let output = command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs");
+    command
+        .arg("analyze")
+        .arg(&traces)
+        .arg("--perfetto")
+        .arg(&path);
+    let output = command
+        .env_remove("LAGGARD_CONFIG")
+        .output()
+        .expect("laggard runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let spans = spans_of(&path);
-    let late = spans.iter().filter(|span| span.track == "late" && span.rank == 3);
+    let late = spans
+        .iter()
+        .filter(|span| span.track == "late" && span.rank == 3);
     assert!(late.count() >= 17);
-    let slow = spans.iter().filter(|span| span.name == "data.next_wait (unlike)");
+    let slow = spans
+        .iter()
+        .filter(|span| span.name == "data.next_wait (unlike)");
     assert!(slow.count() > 0 && spans.len() > 500, "{}", spans.len());
 }
 
@@ -219,8 +281,7 @@ fn what_only_one_of_two_ranks_does_is_its_own_problem() {
     fs::write(folder.path().join("a.json"), trace(0, 300, 2)).expect("a file");
     fs::write(folder.path().join("b.json"), slow).expect("a file");
     let output = analyze(folder.path(), &["--json"]);
-    let verdict: serde_json::Value =
-        serde_json::from_slice(&output.stdout).expect("JSON");
+    let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let incidents = verdict["incidents"].as_array().expect("incidents");
     let mut subjects = incidents.iter().map(|incident| &incident["subject"]);
     let subject = subjects.find(|subject| subject["function"].is_string());
@@ -237,10 +298,12 @@ fn a_trace_that_is_cut_off_gives_what_it_has_and_says_so() {
     fs::write(folder.path().join("rank1.json"), &whole[..cut]).expect("a file");
     fs::write(folder.path().join("rank9.json"), "{\"traceEvents\": []}").expect("a file");
     let output = analyze(folder.path(), &["--json"]);
-    let verdict: serde_json::Value =
-        serde_json::from_slice(&output.stdout).expect("JSON");
+    let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let notes = verdict["notes"].to_string();
-    assert!(notes.contains("rank1.json: the file is cut off, at byte"), "{notes}");
+    assert!(
+        notes.contains("rank1.json: the file is cut off, at byte"),
+        "{notes}"
+    );
     assert_eq!(verdict["incidents"][0]["subject"]["ranks"][0], 2);
     assert!(text(&output.stderr).contains("rank9.json is not a recording laggard knows"));
 }
@@ -258,8 +321,7 @@ fn a_damaged_file_of_a_folder_is_left_out_and_named() {
     }
     let output = analyze(folder.path(), &["--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let verdict: serde_json::Value =
-        serde_json::from_slice(&output.stdout).expect("JSON");
+    let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(verdict["incidents"][0]["subject"]["ranks"][0], 2);
     let (notes, said) = (verdict["notes"].to_string(), text(&output.stderr));
     for (name, _) in damaged {
@@ -273,7 +335,11 @@ fn a_damaged_file_of_a_folder_is_left_out_and_named() {
     }
     let output = analyze(folder.path(), &["--json"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("rank1.json.gz"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("rank1.json.gz"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 /// Each sample of a millisecond says that a third of the multiprocessors work.
@@ -291,8 +357,7 @@ fn a_kernel_that_is_slow_on_all_ranks_is_named_by_what_the_settings_expect_of_it
         .expect("a string");
     }
     for rank in 0..4 {
-        let text =
-            trace(rank, 300, 4).replace("\n  ]\n}", &format!("{counters}\n  ]\n}}"));
+        let text = trace(rank, 300, 4).replace("\n  ]\n}", &format!("{counters}\n  ]\n}}"));
         fs::write(folder.path().join(format!("rank{rank}.json")), text).expect("a file");
     }
     let settings = tempfile::tempdir().expect("a folder");
@@ -303,20 +368,23 @@ fn a_kernel_that_is_slow_on_all_ranks_is_named_by_what_the_settings_expect_of_it
         let output = analyze(folder.path(), &["--json", "--config", config]);
         let verdict = serde_json::from_slice::<serde_json::Value>(&output.stdout);
         let said = text(&output.stderr);
-        let Ok(verdict) = verdict else { return Err(said) };
-        let gemm = verdict["profile"]["functions"].as_array().expect("functions");
+        let Ok(verdict) = verdict else {
+            return Err(said);
+        };
+        let gemm = verdict["profile"]["functions"]
+            .as_array()
+            .expect("functions");
         let gemm = gemm.iter().find(|function| function["name"] == "gemm");
         assert!((gemm.expect("gemm")["mu"].as_f64().expect("mu") - 0.33).abs() < 1e-3);
         let incidents = verdict["incidents"].as_array().expect("incidents").iter();
-        let named =
-            incidents.filter(|incident| incident["subject"]["function"] == "gemm");
-        Ok(named.map(|incident| incident["text"].clone()).collect::<Vec<_>>())
+        let named = incidents.filter(|incident| incident["subject"]["function"] == "gemm");
+        Ok(named
+            .map(|incident| incident["text"].clone())
+            .collect::<Vec<_>>())
     };
     assert_eq!(functions("").expect("a verdict"), [""; 0]);
     let of_gemm = |mu: &str| {
-        format!(
-            "[[pattern.expected]]\nfunction = \"gemm\"\nclass = \"gpu_compute\"\nmu = {mu}\n"
-        )
+        format!("[[pattern.expected]]\nfunction = \"gemm\"\nclass = \"gpu_compute\"\nmu = {mu}\n")
     };
     assert_eq!(
         functions(&of_gemm("[0.66, 1.0]")).expect("a verdict"),
@@ -326,5 +394,8 @@ fn a_kernel_that_is_slow_on_all_ranks_is_named_by_what_the_settings_expect_of_it
         ]
     );
     let refused = functions(&of_gemm("[1.0, 0.7]")).expect_err("no range");
-    assert!(refused.contains("expected [low, high] from 0 to 1"), "{refused}");
+    assert!(
+        refused.contains("expected [low, high] from 0 to 1"),
+        "{refused}"
+    );
 }

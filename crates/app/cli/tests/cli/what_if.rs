@@ -10,7 +10,15 @@ use sim::{Drag, Pipeline};
 use tempfile::TempDir;
 
 fn pipeline(drags: Vec<Drag>) -> Pipeline {
-    Pipeline { dp: 4, pp: 4, tp: 2, microbatches: 8, steps: 12, drags, seed: 1 }
+    Pipeline {
+        dp: 4,
+        pp: 4,
+        tp: 2,
+        microbatches: 8,
+        steps: 12,
+        drags,
+        seed: 1,
+    }
 }
 
 /// A folder with `trace.parquet` and `meta.yaml`.
@@ -24,7 +32,10 @@ fn folder(pipeline: &Pipeline) -> TempDir {
 fn analyze(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
     command.arg("analyze").args(arguments).current_dir(folder);
-    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+    command
+        .env_remove("LAGGARD_CONFIG")
+        .output()
+        .expect("laggard runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -46,12 +57,19 @@ fn complaint(folder: &TempDir, arguments: &[&str]) -> String {
 
 #[test]
 fn a_slow_rank() {
-    assert_snapshot!(verdict(vec![Drag::Rank { dp_rank: 2, stage: 1, times: 1.6 }]));
+    assert_snapshot!(verdict(vec![Drag::Rank {
+        dp_rank: 2,
+        stage: 1,
+        times: 1.6
+    }]));
 }
 
 #[test]
 fn a_heavy_stage() {
-    assert_snapshot!(verdict(vec![Drag::Stage { stage: 3, times: 1.5 }]));
+    assert_snapshot!(verdict(vec![Drag::Stage {
+        stage: 3,
+        times: 1.5
+    }]));
 }
 
 #[test]
@@ -66,11 +84,17 @@ fn nothing() {
 
 #[test]
 fn the_document_reads_back() {
-    let folder = folder(&pipeline(vec![Drag::Stage { stage: 3, times: 1.5 }]));
+    let folder = folder(&pipeline(vec![Drag::Stage {
+        stage: 3,
+        times: 1.5,
+    }]));
     let output = analyze(folder.path(), &["--json", "trace.parquet"]);
     let verdict: model::Verdict = serde_json::from_slice(&output.stdout).expect("JSON");
     let what_if = verdict.what_if.expect("a section");
-    assert_eq!((what_if.steps.len(), what_if.ranks.len(), what_if.peers), (12, 16, 2));
+    assert_eq!(
+        (what_if.steps.len(), what_if.ranks.len(), what_if.peers),
+        (12, 16, 2)
+    );
     assert_eq!(verdict.job.source, Source::WhatIf);
     assert_eq!(verdict.incidents[0].evidence[0].label, "stage_imbalance");
 }
@@ -92,25 +116,48 @@ fn published(name: &str) -> Option<model::Verdict> {
 
 #[test]
 fn the_published_slow_worker_is_named() {
-    let Some(verdict) = published("AR") else { return };
-    let [incident] = &verdict.incidents[..] else { panic!("{:#?}", verdict.incidents) };
+    let Some(verdict) = published("AR") else {
+        return;
+    };
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
     assert_eq!(
-        (&incident.subject.ranks[..], incident.subject.stage.as_deref()),
+        (
+            &incident.subject.ranks[..],
+            incident.subject.stage.as_deref()
+        ),
         (&[0][..], Some("pipeline stage 0"))
     );
-    assert!(incident.text.contains("or one of its peers 1-3"), "{}", incident.text);
+    assert!(
+        incident.text.contains("or one of its peers 1-3"),
+        "{}",
+        incident.text
+    );
     let what_if = verdict.what_if.expect("a section");
     let slow = |rank: &&model::RankSlowdown| rank.slowdown.is_some_and(|it| it > 1.02);
-    let slow: Vec<u32> = what_if.ranks.iter().filter(slow).map(|it| it.rank).collect();
+    let slow: Vec<u32> = what_if
+        .ranks
+        .iter()
+        .filter(slow)
+        .map(|it| it.rank)
+        .collect();
     assert_eq!((slow, what_if.steps.len()), (vec![0], 44));
 }
 
 #[test]
 fn the_published_heavy_stage_is_named_and_no_rank() {
-    let Some(verdict) = published("ST") else { return };
-    let [incident] = &verdict.incidents[..] else { panic!("{:#?}", verdict.incidents) };
+    let Some(verdict) = published("ST") else {
+        return;
+    };
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
     assert_eq!(
-        (&incident.subject.ranks[..], incident.subject.stage.as_deref()),
+        (
+            &incident.subject.ranks[..],
+            incident.subject.stage.as_deref()
+        ),
         (&[][..], Some("pipeline stage 3"))
     );
     let what_if = verdict.what_if.expect("a section");
@@ -121,21 +168,22 @@ fn the_published_heavy_stage_is_named_and_no_rank() {
     let types = &what_if.stragglers.as_ref().expect("a section").op_types;
     let most = |at: usize| {
         let types = types.iter();
-        let most =
-            types.max_by(|a, b| a.step_slowdowns[at].total_cmp(&b.step_slowdowns[at]));
+        let most = types.max_by(|a, b| a.step_slowdowns[at].total_cmp(&b.step_slowdowns[at]));
         most.map(|it| it.name.clone())
     };
     let steps = what_if.steps.iter().enumerate();
-    let embedding = steps
-        .filter(|(at, _)| most(*at).as_deref() == Some("embedding-grads-all-reduce"));
-    assert_eq!(embedding.map(|(_, step)| *step).collect::<Vec<_>>(), [23, 25]);
+    let embedding =
+        steps.filter(|(at, _)| most(*at).as_deref() == Some("embedding-grads-all-reduce"));
+    assert_eq!(
+        embedding.map(|(_, step)| *step).collect::<Vec<_>>(),
+        [23, 25]
+    );
 }
 
 #[test]
 fn metadata_that_lies_elsewhere_is_named() {
     let folder = folder(&pipeline(Vec::new()));
-    fs::rename(folder.path().join("meta.yaml"), folder.path().join("sizes"))
-        .expect("a file");
+    fs::rename(folder.path().join("meta.yaml"), folder.path().join("sizes")).expect("a file");
     assert_snapshot!(complaint(&folder, &["trace.parquet"]));
     let output = analyze(folder.path(), &["trace.parquet", "--meta", "sizes"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -172,7 +220,11 @@ fn a_trace_that_is_cut_off_is_refused() {
 
 #[test]
 fn the_report_draws_the_heat_map() {
-    let folder = folder(&pipeline(vec![Drag::Rank { dp_rank: 2, stage: 1, times: 1.6 }]));
+    let folder = folder(&pipeline(vec![Drag::Rank {
+        dp_rank: 2,
+        stage: 1,
+        times: 1.6,
+    }]));
     let output = analyze(folder.path(), &["--report", "report.html", "trace.parquet"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let page = fs::read_to_string(folder.path().join("report.html")).expect("a report");

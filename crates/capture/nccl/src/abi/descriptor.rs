@@ -23,11 +23,24 @@ pub(crate) struct EventHead {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NcclEvent {
     /// A collective is enqueued.
-    Collective { of: Option<Named>, sequence: u64, work: Work },
+    Collective {
+        of: Option<Named>,
+        sequence: u64,
+        work: Work,
+    },
     /// A send or a receive is enqueued.
-    PointToPoint { of: Option<Named>, peer: u32, direction: Direction, work: Work },
+    PointToPoint {
+        of: Option<Named>,
+        peer: u32,
+        direction: Direction,
+        work: Work,
+    },
     /// A proxy has been given a part of an operation, of so many transfers.
-    ProxyOp { pid: libc::pid_t, route: Route, total: u32 },
+    ProxyOp {
+        pid: libc::pid_t,
+        route: Route,
+        total: u32,
+    },
     /// A transfer begins.
     ProxyStep { step: u32 },
     /// Anything else.
@@ -268,7 +281,10 @@ impl<Kind: Into<u64> + Copy, Coll: Tells, P2p: Tells, const WORDS: usize> Descri
     unsafe fn read(this: *const Self) -> (EventHead, NcclEvent) {
         // SAFETY: the caller's promise; which part of the union is set follows from the kind.
         unsafe {
-            let head = EventHead { parent: field!(this.parent), rank: field!(this.rank) };
+            let head = EventHead {
+                parent: field!(this.parent),
+                rank: field!(this.rank),
+            };
             let event = match field!(this.kind).into() {
                 kind::PROXY_STEP if Coll::STEPS_TELL => {
                     let step = field!(this.body.proxy_step.step);
@@ -292,10 +308,18 @@ unsafe fn proxy_op(this: *const ProxyOp) -> NcclEvent {
         let route = Route {
             channel: field!(this.channel),
             peer: field!(this.peer).cast_unsigned(),
-            direction: if sends { Direction::Send } else { Direction::Receive },
+            direction: if sends {
+                Direction::Send
+            } else {
+                Direction::Receive
+            },
         };
         let total = u32::try_from(field!(this.steps)).unwrap_or(0);
-        NcclEvent::ProxyOp { pid: field!(this.pid), route, total }
+        NcclEvent::ProxyOp {
+            pid: field!(this.pid),
+            route,
+            total,
+        }
     }
 }
 
@@ -305,7 +329,12 @@ fn point_to_point(of: Option<Named>, peer: c_int, work: Work) -> NcclEvent {
         "RECV" => Direction::Receive,
         _ => return NcclEvent::Other,
     };
-    NcclEvent::PointToPoint { of, peer: peer.cast_unsigned(), direction, work }
+    NcclEvent::PointToPoint {
+        of,
+        peer: peer.cast_unsigned(),
+        direction,
+        work,
+    }
 }
 
 fn bytes(count: usize, element_bytes: u64) -> u64 {
@@ -318,13 +347,20 @@ impl Tells for CollV1 {
     unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
-            let of = Named { hash: field!(this.hash), name: field!(this.name) };
+            let of = Named {
+                hash: field!(this.hash),
+                name: field!(this.name),
+            };
             let element_bytes = element_bytes(field!(this.datatype).into());
             let work = Work {
                 op: op_of_number(field!(this.function)),
                 bytes: bytes(field!(this.count), element_bytes),
             };
-            NcclEvent::Collective { of: Some(of), sequence: field!(this.sequence), work }
+            NcclEvent::Collective {
+                of: Some(of),
+                sequence: field!(this.sequence),
+                work,
+            }
         }
     }
 }
@@ -335,13 +371,20 @@ impl Tells for CollV2 {
     unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
-            let of = Named { hash: field!(this.hash), name: field!(this.name) };
+            let of = Named {
+                hash: field!(this.hash),
+                name: field!(this.name),
+            };
             let work = named_work(
                 field!(this.function),
                 field!(this.count),
                 field!(this.datatype),
             );
-            NcclEvent::Collective { of: Some(of), sequence: field!(this.sequence), work }
+            NcclEvent::Collective {
+                of: Some(of),
+                sequence: field!(this.sequence),
+                work,
+            }
         }
     }
 }
@@ -357,7 +400,11 @@ impl Tells for CollV4 {
                 field!(this.count),
                 field!(this.datatype),
             );
-            NcclEvent::Collective { of: None, sequence: field!(this.sequence), work }
+            NcclEvent::Collective {
+                of: None,
+                sequence: field!(this.sequence),
+                work,
+            }
         }
     }
 }
@@ -368,7 +415,10 @@ impl Tells for P2pV1 {
     unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
-            let of = Named { hash: field!(this.hash), name: field!(this.name) };
+            let of = Named {
+                hash: field!(this.hash),
+                name: field!(this.name),
+            };
             let element_bytes = element_bytes(field!(this.datatype).into());
             let work = Work {
                 op: op_of_number(field!(this.function)),
@@ -385,7 +435,10 @@ impl Tells for P2pV2 {
     unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
-            let of = Named { hash: field!(this.hash), name: field!(this.name) };
+            let of = Named {
+                hash: field!(this.hash),
+                name: field!(this.name),
+            };
             let work = named_work(
                 field!(this.function),
                 field!(this.count),
@@ -414,11 +467,7 @@ impl Tells for P2pV4 {
 
 /// # Safety
 /// Both names must be null or texts that end in zero.
-unsafe fn named_work(
-    function: *const c_char,
-    count: usize,
-    datatype: *const c_char,
-) -> Work {
+unsafe fn named_work(function: *const c_char, count: usize, datatype: *const c_char) -> Work {
     // SAFETY: the caller's promise.
     let (function, datatype) = unsafe { (name(function), name(datatype)) };
     Work {

@@ -42,8 +42,10 @@ extern "C" fn clock_gettime(clock: libc::clockid_t, at: *mut libc::timespec) -> 
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, at) } as c_int;
     }
     let (seconds, ns) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000);
-    let time =
-        libc::timespec { tv_sec: seconds.cast_signed(), tv_nsec: ns.cast_signed() };
+    let time = libc::timespec {
+        tv_sec: seconds.cast_signed(),
+        tv_nsec: ns.cast_signed(),
+    };
     // SAFETY: the caller's place for a time.
     unsafe { at.write(time) };
     0
@@ -66,7 +68,12 @@ struct Rank {
 
 impl Rank {
     fn begin(&mut self, begun: &Begun) {
-        let Begun { communicator, op, sequence, flows } = begun;
+        let Begun {
+            communicator,
+            op,
+            sequence,
+            flows,
+        } = begun;
         let (plugin, context) = (&self.plugin, self.contexts[communicator]);
         let event = match *op {
             CollectiveOp::SEND | CollectiveOp::RECEIVE => {
@@ -89,12 +96,14 @@ impl Rank {
         };
         let operation = plugin.start(context, &event);
         let flows = flows.iter().map(|route| {
-            let (peer, transfers) =
-                (route.peer.cast_signed(), route.transfers.cast_signed());
-            let event =
-                plugin.proxy_op(operation, route.channel, peer, route.sends, transfers);
+            let (peer, transfers) = (route.peer.cast_signed(), route.transfers.cast_signed());
+            let event = plugin.proxy_op(operation, route.channel, peer, route.sends, transfers);
             let handle = plugin.start(context, &event);
-            Flow { handle, sends: route.sends, steps: Vec::new() }
+            Flow {
+                handle,
+                sends: route.sends,
+                steps: Vec::new(),
+            }
         });
         let flows: Vec<Flow> = flows.collect();
         plugin.stop(operation);
@@ -111,7 +120,11 @@ impl Rank {
 
     fn step(&mut self, operation: usize, flow: usize, step: u32, reached: Stage) {
         let plugin = &self.plugin;
-        let Flow { handle, sends, steps } = &mut self.operations[operation][flow];
+        let Flow {
+            handle,
+            sends,
+            steps,
+        } = &mut self.operations[operation][flow];
         if plugin.version < 4 {
             // The operation says how far it is; of steps nothing is asked for.
             let count = u64::from(step) + 1;
@@ -165,8 +178,9 @@ impl ReplayedJob {
     fn new(sandbox: &Sandbox, run: &Run, version: usize) -> Self {
         let mut ranks: BTreeMap<u32, Rank> = BTreeMap::new();
         for (rank, communicator) in run.communicators() {
-            let of_rank =
-                ranks.entry(rank).or_insert_with(|| open(sandbox, rank, version));
+            let of_rank = ranks
+                .entry(rank)
+                .or_insert_with(|| open(sandbox, rank, version));
             let name = CString::new(communicator.name.as_str()).unwrap();
             let (context, _) = of_rank.plugin.init(Introduction {
                 hash: communicator.hash,
@@ -176,19 +190,25 @@ impl ReplayedJob {
             });
             of_rank.contexts.insert(communicator.hash, context);
         }
-        Self { ranks, calls: run.callbacks().into_iter().peekable() }
+        Self {
+            ranks,
+            calls: run.callbacks().into_iter().peekable(),
+        }
     }
 
     /// Tells the plugin all that happens until `at_s`, and looks at a rank's table.
     fn look(&mut self, rank: u32, at_s: f64) -> (RankNs, Vec<Operation>, Vec<Operation>) {
-        while let Some((then_s, rank, call)) =
-            self.calls.next_if(|(then_s, ..)| *then_s <= at_s)
-        {
+        while let Some((then_s, rank, call)) = self.calls.next_if(|(then_s, ..)| *then_s <= at_s) {
             CLOCK_NS.store(clock_ns(then_s), Relaxed);
             let rank = self.ranks.get_mut(&rank).unwrap();
             match call {
                 Callback::Begin(begun) => rank.begin(&begun),
-                Callback::Step { operation, flow, step, reached } => {
+                Callback::Step {
+                    operation,
+                    flow,
+                    step,
+                    reached,
+                } => {
                     rank.step(operation, flow, step, reached);
                 }
             }
@@ -220,7 +240,12 @@ fn open(sandbox: &Sandbox, rank: u32, version: usize) -> Rank {
     let tables = sandbox.tables();
     let reader = LiveReader::open(tables.iter().find(is_its).unwrap()).unwrap();
     let (contexts, operations) = (BTreeMap::new(), Vec::new());
-    Rank { plugin, contexts, operations, reader }
+    Rank {
+        plugin,
+        contexts,
+        operations,
+        reader,
+    }
 }
 
 fn library_of(root: &Path, rank: u32) -> PathBuf {
@@ -234,7 +259,13 @@ fn copy_libraries(sandbox: &Sandbox) {
 }
 
 fn cluster(iterations: u64, fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
-    Cluster { machines: 4, iterations, fault, jitter: 0.2, seed }
+    Cluster {
+        machines: 4,
+        iterations,
+        fault,
+        jitter: 0.2,
+        seed,
+    }
 }
 
 /// What the tables of the plugin tell is what happened, at each of many moments.
@@ -307,11 +338,23 @@ fn counters(operations: &[Operation]) -> Vec<Counters> {
             .map(|flow| {
                 let route = [flow.channel.into(), flow.peer, flow.direction as u32];
                 let [channel, peer, direction] = route;
-                [channel, peer, direction, flow.ready, flow.transmitted, flow.done]
+                [
+                    channel,
+                    peer,
+                    direction,
+                    flow.ready,
+                    flow.transmitted,
+                    flow.done,
+                ]
             })
             .collect();
         flows.sort_unstable();
-        (operation.communicator, operation.op, operation.sequence, flows)
+        (
+            operation.communicator,
+            operation.op,
+            operation.sequence,
+            flows,
+        )
     };
     operations.iter().map(of).collect()
 }
@@ -324,16 +367,14 @@ fn faults_of_a_cluster_are_named_from_tables_of_the_plugin() {
         let faults = env::var("LAGGARD_TEST_FAULTS");
         let faults = faults.map_or(FAULTS, |number| number.parse().unwrap());
         in_children(0..=faults - 1, |number| try_fault(sandbox, number));
-        let told_of = |number| {
-            fs::read_to_string(outcome(sandbox, number)).expect("a child wrote it")
-        };
+        let told_of =
+            |number| fs::read_to_string(outcome(sandbox, number)).expect("a child wrote it");
         let told_of: Vec<String> = (0..faults).map(told_of).collect();
         let named = told_of.iter().filter_map(|told| told.split_once(' '));
         let (after_s, ranks): (Vec<&str>, Vec<&str>) = named.unzip();
         let mut after_s: Vec<f64> = after_s.iter().map(|s| s.parse().unwrap()).collect();
         after_s.sort_by(f64::total_cmp);
-        let quantile =
-            |share: f64| after_s[(share * (after_s.len() - 1) as f64) as usize];
+        let quantile = |share: f64| after_s[(share * (after_s.len() - 1) as f64) as usize];
         println!(
             "{} of {faults} faults named, {} of them alone, the others as one end of a link; \
              P50 {:.1} s, P90 {:.1} s, the latest after {:.1} s",
@@ -358,14 +399,22 @@ fn try_fault(sandbox: &Sandbox, number: u64) {
     unsafe { env::set_var("LAGGARD_JOB", number.to_string()) };
     let run = job.run();
     let mut replayed = ReplayedJob::new(sandbox, &run, 1 + (number % 7) as usize);
-    let watched =
-        watch_by(job_of(&run), job.ranks(), onset_s + PATIENCE_S, |rank, _, at_s| {
-            replayed.look(rank, at_s)
-        });
+    let watched = watch_by(
+        job_of(&run),
+        job.ranks(),
+        onset_s + PATIENCE_S,
+        |rank, _, at_s| replayed.look(rank, at_s),
+    );
     let named = watched.named(|rank| job.has_port_down(rank));
     let told_of = named.map(|(at_s, named)| {
-        assert!(at_s > onset_s, "{fault:?} at {onset_s} s: {named:?} at {at_s} s");
-        assert!(named.contains(&culprit) && named.len() <= 2, "{fault:?}: {named:?}");
+        assert!(
+            at_s > onset_s,
+            "{fault:?} at {onset_s} s: {named:?} at {at_s} s"
+        );
+        assert!(
+            named.contains(&culprit) && named.len() <= 2,
+            "{fault:?}: {named:?}"
+        );
         format!("{} {}", at_s - onset_s, named.len())
     });
     for rank in replayed.ranks.values() {

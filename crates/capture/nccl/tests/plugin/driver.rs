@@ -88,7 +88,12 @@ pub(crate) struct Introduction {
 impl Introduction {
     /// Rank 1 of 4 in a communicator of that hash.
     pub(crate) fn of(hash: u64) -> Self {
-        Self { hash, name: c"dp".as_ptr(), ranks: 4, rank: 1 }
+        Self {
+            hash,
+            name: c"dp".as_ptr(),
+            ranks: 4,
+            rank: 1,
+        }
     }
 }
 
@@ -100,7 +105,9 @@ impl Plugin {
 
     /// The library as it was built.
     pub(crate) fn library() -> PathBuf {
-        env::current_exe().unwrap().with_file_name("liblaggard_nccl.so")
+        env::current_exe()
+            .unwrap()
+            .with_file_name("liblaggard_nccl.so")
     }
 
     /// Opens a copy of it.
@@ -110,11 +117,19 @@ impl Plugin {
         // SAFETY: both are texts that end in zero; the symbol is a table of functions.
         unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
-            assert!(!library.is_null(), "{} cannot be opened", path.to_string_lossy());
+            assert!(
+                !library.is_null(),
+                "{} cannot be opened",
+                path.to_string_lossy()
+            );
             let functions = libc::dlsym(library, symbol.as_ptr()).cast::<Functions>();
             let functions = functions.as_ref().expect("a table of this version");
             assert!(!functions.name.is_null());
-            Self { version, library, functions }
+            Self {
+                version,
+                library,
+                functions,
+            }
         }
     }
 
@@ -132,10 +147,7 @@ impl Plugin {
         // SAFETY: the signatures are NCCL's for these versions.
         let answer = unsafe {
             match self.version {
-                1..=3 => transmute::<*const c_void, InitV1>(init)(
-                    &raw mut context,
-                    &raw mut mask,
-                ),
+                1..=3 => transmute::<*const c_void, InitV1>(init)(&raw mut context, &raw mut mask),
                 4 => transmute::<*const c_void, InitV4>(init)(
                     &raw mut context,
                     &raw mut mask,
@@ -168,9 +180,8 @@ impl Plugin {
         let unwritten = ptr::without_provenance_mut(0xdead);
         let mut handle = unwritten;
         // SAFETY: the descriptor is as large as the version's.
-        let answer = unsafe {
-            (self.functions.start)(context, &raw mut handle, descriptor.words.as_ptr())
-        };
+        let answer =
+            unsafe { (self.functions.start)(context, &raw mut handle, descriptor.words.as_ptr()) };
         assert_eq!(answer, 0);
         assert_ne!(handle, unwritten, "the handle is always written");
         handle
@@ -308,8 +319,11 @@ impl Descriptor {
     fn new(version: usize, kind: u64, parent: Handle) -> Self {
         let words = vec![GARBAGE; SIZES[version] / 8];
         let event = Self { words };
-        let event =
-            if version < 5 { event.u8(0, kind as u8) } else { event.u64(0, kind) };
+        let event = if version < 5 {
+            event.u8(0, kind as u8)
+        } else {
+            event.u64(0, kind)
+        };
         event.pointer(8, parent).i32(16, 1)
     }
 
@@ -378,7 +392,9 @@ pub(crate) fn look(reader: &mut LiveReader) -> LiveState {
 /// The one operation that is known to be in progress.
 pub(crate) fn only(reader: &mut LiveReader) -> Operation {
     let mut state = look(reader);
-    state.in_progress.retain(|operation| !operation.may_have_ended);
+    state
+        .in_progress
+        .retain(|operation| !operation.may_have_ended);
     assert_eq!(state.in_progress.len(), 1, "{state:?}");
     state.in_progress.remove(0)
 }
@@ -389,13 +405,22 @@ pub(crate) fn alone(body: impl FnOnce(&Sandbox)) {
 }
 
 /// The same, with further variables.
-#[expect(clippy::print_stdout, reason = "what a child of a test prints is the test's")]
+#[expect(
+    clippy::print_stdout,
+    reason = "what a child of a test prints is the test's"
+)]
 pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Sandbox)) {
     // `plugin::odd::a_test::{{closure}}`
     let name = type_name_of_val(&body);
-    let name = name.trim_end_matches("::{{closure}}").split_once("::").unwrap().1;
+    let name = name
+        .trim_end_matches("::{{closure}}")
+        .split_once("::")
+        .unwrap()
+        .1;
     if env::var_os(IN_CHILD).is_some() {
-        let sandbox = Sandbox { root: env::var_os("LAGGARD_DIR").unwrap().into() };
+        let sandbox = Sandbox {
+            root: env::var_os("LAGGARD_DIR").unwrap().into(),
+        };
         body(&sandbox);
         fs::write(sandbox.root.join(DONE), "").unwrap();
         return;
@@ -414,6 +439,10 @@ pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Sandbo
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     let ran = root.path().join(DONE).exists();
-    assert!(output.status.success() && ran, "{}\n{said}{errors}", output.status);
+    assert!(
+        output.status.success() && ran,
+        "{}\n{said}{errors}",
+        output.status
+    );
     print!("{said}");
 }

@@ -4,16 +4,15 @@
 use model::{CollectiveOp, Communicator, Direction, Operation};
 
 use crate::driver::{
-    COLL_API, GROUP, GROUP_API, Handle, Introduction, KERNEL_LAUNCH, Plugin, Sandbox,
-    alone, look, only,
+    COLL_API, GROUP, GROUP_API, Handle, Introduction, KERNEL_LAUNCH, Plugin, Sandbox, alone, look,
+    only,
 };
 
 const HASH: u64 = 0xc0ff_ee00_c0ff_ee00;
 const TRANSFERS: i32 = 4;
 const BYTES: u64 = 524_288;
 /// Channel, peer and whether it sends, in the order NCCL appends them.
-const OPS: [(u8, i32, bool); 4] =
-    [(0, 0, false), (0, 2, true), (1, 0, false), (1, 2, true)];
+const OPS: [(u8, i32, bool); 4] = [(0, 0, false), (0, 2, true), (1, 0, false), (1, 2, true)];
 
 #[test]
 fn version_7_is_followed_step_by_step() {
@@ -54,7 +53,9 @@ fn version_1_is_followed_by_its_proxy_operations() {
 /// receive, send.
 fn counters(operation: &Operation) -> Vec<[u32; 3]> {
     let flows = operation.flows.iter();
-    flows.map(|flow| [flow.ready, flow.transmitted, flow.done]).collect()
+    flows
+        .map(|flow| [flow.ready, flow.transmitted, flow.done])
+        .collect()
 }
 
 fn since_version_4(sandbox: &Sandbox, version: usize) {
@@ -62,7 +63,12 @@ fn since_version_4(sandbox: &Sandbox, version: usize) {
     let (context, mask) = plugin.init(Introduction::of(HASH));
     assert_eq!(mask, 30);
     let mut reader = sandbox.reader();
-    let communicator = Communicator { hash: HASH, name: "dp".into(), rank: 1, size: 4 };
+    let communicator = Communicator {
+        hash: HASH,
+        name: "dp".into(),
+        rank: 1,
+        size: 4,
+    };
     assert_eq!(reader.communicators(), [communicator]);
 
     let coll = enqueue(&plugin, context);
@@ -82,8 +88,10 @@ fn since_version_4(sandbox: &Sandbox, version: usize) {
         plugin.record(op, 19);
     }
     let flows = only(&mut reader).flows;
-    let routes: Vec<_> =
-        flows.iter().map(|flow| (flow.channel, flow.peer, flow.direction)).collect();
+    let routes: Vec<_> = flows
+        .iter()
+        .map(|flow| (flow.channel, flow.peer, flow.direction))
+        .collect();
     let routes_in_order = [
         (0, 0, Direction::Receive),
         (0, 2, Direction::Send),
@@ -125,7 +133,10 @@ fn since_version_4(sandbox: &Sandbox, version: usize) {
     }
     plugin.finalize(context);
     assert!(reader.is_closed());
-    assert_eq!((reader.faults(), reader.dropped(), reader.foreign()), (0, 0, 0));
+    assert_eq!(
+        (reader.faults(), reader.dropped(), reader.foreign()),
+        (0, 0, 0)
+    );
 }
 
 /// What the thread that calls for the all-reduce does, up to the collective's handle; it is
@@ -146,7 +157,10 @@ fn enqueue(plugin: &Plugin, context: Handle) -> Handle {
     let launch = plugin.start(context, &plugin.event(KERNEL_LAUNCH, group_api));
     plugin.stop(launch);
     let group = plugin.start(context, &plugin.event(GROUP, null));
-    let coll = plugin.coll(HASH, 0).pointer(8, coll_api).pointer(104, group);
+    let coll = plugin
+        .coll(HASH, 0)
+        .pointer(8, coll_api)
+        .pointer(104, group);
     let coll = plugin.start(context, &coll);
     plugin.stop(group);
     plugin.stop(group_api);
@@ -169,11 +183,7 @@ fn turn_the_proxy(
                 (1..=4, _) => {
                     let event = plugin.proxy_step(ops[op], i32::try_from(step).unwrap());
                     steps[op][step] = plugin.start(context, &event);
-                    plugin.record_with(
-                        steps[op][step],
-                        if *sends { 8 } else { 10 },
-                        [9, 0],
-                    );
+                    plugin.record_with(steps[op][step], if *sends { 8 } else { 10 }, [9, 0]);
                 }
                 (5..=8, false) => plugin.record_with(steps[op][step], 11, [BYTES, 0]),
                 (5..=8, true) => {
@@ -200,7 +210,12 @@ fn before_version_4(sandbox: &Sandbox, version: usize) {
     let coll = plugin.start(context, &plugin.coll(HASH, 6).pointer(8, group));
     plugin.stop(coll);
     plugin.stop(group);
-    let communicator = Communicator { hash: HASH, name: "dp".into(), rank: 1, size: 0 };
+    let communicator = Communicator {
+        hash: HASH,
+        name: "dp".into(),
+        rank: 1,
+        size: 0,
+    };
     assert_eq!(reader.communicators(), [communicator]);
 
     let send = plugin.start(context, &plugin.proxy_op(coll, 0, 2, true, TRANSFERS));
@@ -214,7 +229,10 @@ fn before_version_4(sandbox: &Sandbox, version: usize) {
     plugin.record_with(step, 9, [BYTES, 1]);
     plugin.stop(step);
     let told = only(&mut reader);
-    assert_eq!((told.op.name(), told.sequence, told.bytes), ("ALLREDUCE", 6, 4_194_304));
+    assert_eq!(
+        (told.op.name(), told.sequence, told.bytes),
+        ("ALLREDUCE", 6, 4_194_304)
+    );
     assert_eq!(counters(&told), [[3, 0, 0], [2, 1, 0]]);
     assert_eq!(told.flows[1].bytes, BYTES);
 
@@ -222,7 +240,11 @@ fn before_version_4(sandbox: &Sandbox, version: usize) {
     plugin.record_with(receive, 6, [2 * BYTES, 3]);
     plugin.record_with(receive, 7, [0, 2]);
     plugin.record_with(receive, 7, [0, 1]);
-    assert_eq!(counters(&only(&mut reader))[0], [3, 3, 2], "the largest count holds");
+    assert_eq!(
+        counters(&only(&mut reader))[0],
+        [3, 3, 2],
+        "the largest count holds"
+    );
     for (op, done) in [(send, 3), (receive, 7)] {
         plugin.record_with(op, done, [0, 4]);
         plugin.stop(op);

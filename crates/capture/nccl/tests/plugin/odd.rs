@@ -26,20 +26,27 @@ fn begun() -> Begun {
     let (context, _) = plugin.init(Introduction::of(7));
     let coll = plugin.start(context, &plugin.coll(7, 0));
     plugin.stop(coll);
-    Begun { plugin, context, coll }
+    Begun {
+        plugin,
+        context,
+        coll,
+    }
 }
 
 impl Begun {
     /// A proxy operation that is worked on, to peer 2.
     fn flow(&self, channel: u8, sends: bool, transfers: c_int) -> Handle {
-        let event = self.plugin.proxy_op(self.coll, channel, 2, sends, transfers);
+        let event = self
+            .plugin
+            .proxy_op(self.coll, channel, 2, sends, transfers);
         let flow = self.plugin.start(self.context, &event);
         self.plugin.record(flow, 19);
         flow
     }
 
     fn step(&self, flow: Handle, step: c_int) -> Handle {
-        self.plugin.start(self.context, &self.plugin.proxy_step(flow, step))
+        self.plugin
+            .start(self.context, &self.plugin.proxy_step(flow, step))
     }
 }
 
@@ -81,7 +88,12 @@ fn a_proxy_operation_without_states_is_no_flow_and_holds_nothing_up() {
         let event = begun.plugin.proxy_op(begun.coll, 0, 2, false, 4);
         begun.plugin.start(begun.context, &event);
         let state = look(&mut sandbox.reader());
-        assert!(state.in_progress.iter().all(|operation| operation.may_have_ended));
+        assert!(
+            state
+                .in_progress
+                .iter()
+                .all(|operation| operation.may_have_ended)
+        );
         assert_eq!(state.ended.len(), 1);
         assert!(state.ended[0].flows.is_empty());
     });
@@ -111,10 +123,15 @@ fn stops_that_come_twice_or_too_late_change_nothing() {
             begun.plugin.stop(flow);
         }
         let counted = only(&mut sandbox.reader()).flows[0];
-        assert_eq!((counted.transmitted, counted.done, counted.bytes), (1, 1, 5));
+        assert_eq!(
+            (counted.transmitted, counted.done, counted.bytes),
+            (1, 1, 5)
+        );
         // Its slots go to others many times over.
         for sequence in 1..20_000 {
-            let coll = begun.plugin.start(begun.context, &begun.plugin.coll(7, sequence));
+            let coll = begun
+                .plugin
+                .start(begun.context, &begun.plugin.coll(7, sequence));
             let event = begun.plugin.proxy_op(coll, 0, 2, true, 1);
             let flow = begun.plugin.start(begun.context, &event);
             begun.plugin.record(flow, 19);
@@ -154,7 +171,9 @@ fn states_without_arguments_count_and_garbage_of_group_states_is_not_read() {
         for handle in [group, begun.coll, step] {
             for state in [23, 24] {
                 begun.plugin.record(handle, state);
-                begun.plugin.record_at(handle, state, ptr::without_provenance(0xbad));
+                begun
+                    .plugin
+                    .record_at(handle, state, ptr::without_provenance(0xbad));
             }
         }
         let flow = only(&mut sandbox.reader()).flows[0];
@@ -189,18 +208,18 @@ fn contexts_parents_and_processes_of_others_are_never_followed() {
             // Of a neighbour that has the same numbers, and of this process, of each kind.
             .into_iter()
             .chain([begun.context, begun.coll].map(|own| own.map_addr(|own| !own)))
-            .chain(
-                (0..16).map(|kind| ptr::without_provenance_mut(salt | kind << 44 | 0x63)),
-            )
+            .chain((0..16).map(|kind| ptr::without_provenance_mut(salt | kind << 44 | 0x63)))
             .collect();
         let event = plugin.proxy_op(begun.coll, 0, 2, true, 4).i32(24, 1);
-        assert!(plugin.start(begun.context, &event).is_null(), "another process's");
+        assert!(
+            plugin.start(begun.context, &event).is_null(),
+            "another process's"
+        );
         for context in &wild {
             let coll = plugin.start(*context, &plugin.coll(7, 9));
             assert!(coll.is_null(), "{context:?}");
             for parent in &wild {
-                let flow =
-                    plugin.start(*context, &plugin.proxy_op(*parent, 0, 2, true, 4));
+                let flow = plugin.start(*context, &plugin.proxy_op(*parent, 0, 2, true, 4));
                 assert!(flow.is_null(), "{parent:?}");
                 let foreign = plugin.proxy_op(*parent, 0, 2, true, 4).i32(24, 1);
                 assert!(plugin.start(*context, &foreign).is_null());
@@ -215,7 +234,12 @@ fn contexts_parents_and_processes_of_others_are_never_followed() {
         plugin.finalize(NULL);
         let mut reader = sandbox.reader();
         let state = look(&mut reader);
-        assert!(state.in_progress.iter().all(|operation| operation.may_have_ended));
+        assert!(
+            state
+                .in_progress
+                .iter()
+                .all(|operation| operation.may_have_ended)
+        );
         assert_eq!(state.ended.len(), 1);
         assert_eq!(reader.foreign(), 1 + wild.len().pow(2) as u64);
         assert_eq!((reader.faults(), reader.is_closed()), (0, false));
@@ -239,8 +263,10 @@ fn what_a_version_does_not_set_is_not_looked_at() {
                 plugin.stop(plugin.start(context, &event));
             }
             let ended = look(&mut sandbox.reader()).ended;
-            let ended: Vec<_> =
-                ended.iter().filter(|ended| ended.communicator == hash).collect();
+            let ended: Vec<_> = ended
+                .iter()
+                .filter(|ended| ended.communicator == hash)
+                .collect();
             assert_eq!(ended.len(), 8, "version {version}");
             for pair in ended.chunks(2) {
                 assert_eq!((pair[0].op.name(), pair[0].bytes), ("ALLREDUCE", 4_194_304));
@@ -262,7 +288,21 @@ fn unknown_events_and_states_are_declined() {
             let event = begun.plugin.event(1 << bit, begun.coll);
             assert!(begun.plugin.start(begun.context, &event).is_null());
         }
-        for state in [-1, 6, 12, 13, 18, 21, 22, 25, 30, 31, 99, c_int::MAX, c_int::MIN] {
+        for state in [
+            -1,
+            6,
+            12,
+            13,
+            18,
+            21,
+            22,
+            25,
+            30,
+            31,
+            99,
+            c_int::MAX,
+            c_int::MIN,
+        ] {
             for handle in [flow, step, begun.coll] {
                 begun.plugin.record_with(handle, state, [5, 5]);
             }
@@ -275,10 +315,15 @@ fn unknown_events_and_states_are_declined() {
 fn all_64_channels_are_told_apart() {
     alone(|sandbox| {
         let begun = begun();
-        let flows: Vec<_> = (0..64).map(|channel| begun.flow(channel, true, 1)).collect();
+        let flows: Vec<_> = (0..64)
+            .map(|channel| begun.flow(channel, true, 1))
+            .collect();
         begun.plugin.send_transfer(begun.context, flows[63], 0);
         let counted = only(&mut sandbox.reader()).flows;
-        let done: Vec<_> = counted.iter().map(|flow| (flow.channel, flow.done)).collect();
+        let done: Vec<_> = counted
+            .iter()
+            .map(|flow| (flow.channel, flow.done))
+            .collect();
         let expected = (0..64).map(|channel| (channel, u32::from(channel == 63)));
         assert_eq!(done, expected.collect::<Vec<_>>());
     });
@@ -290,7 +335,9 @@ fn a_full_table_loses_the_oldest_and_says_so() {
         let begun = begun();
         let mut reader = sandbox.reader();
         for sequence in 1..=200 {
-            let coll = begun.plugin.start(begun.context, &begun.plugin.coll(7, sequence));
+            let coll = begun
+                .plugin
+                .start(begun.context, &begun.plugin.coll(7, sequence));
             for channel in 0..8 {
                 let event = begun.plugin.proxy_op(coll, channel, 2, true, 4);
                 let flow = begun.plugin.start(begun.context, &event);
@@ -300,12 +347,18 @@ fn a_full_table_loses_the_oldest_and_says_so() {
         let state = look(&mut reader);
         assert_eq!(state.in_progress.len(), 64);
         assert_eq!(state.lost, 201 - 64);
-        let flows = state.in_progress.iter().map(|told| told.flows.len()).sum::<usize>();
+        let flows = state
+            .in_progress
+            .iter()
+            .map(|told| told.flows.len())
+            .sum::<usize>();
         assert_eq!(flows, 256);
         assert_eq!(reader.dropped(), (200 - 64) + (1600 - 256));
         // More peers than there are counters for sends.
         let handles = (0..30_000).map(|peer| {
-            begun.plugin.start(begun.context, &begun.plugin.p2p(7, true, peer))
+            begun
+                .plugin
+                .start(begun.context, &begun.plugin.p2p(7, true, peer))
         });
         assert!(handles.filter(|handle| handle.is_null()).count() > 10_000);
     });
@@ -317,15 +370,20 @@ fn communicators_are_introduced_by_eight_threads_at_once() {
         let plugin = Plugin::open(6);
         let contexts: Vec<usize> = thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|hash| {
-                    scope.spawn(move || plugin.init(Introduction::of(hash)).0.addr())
-                })
+                .map(|hash| scope.spawn(move || plugin.init(Introduction::of(hash)).0.addr()))
                 .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
         assert_eq!(sandbox.tables().len(), 1);
-        let mut hashes: Vec<_> =
-            sandbox.reader().communicators().iter().map(|known| known.hash).collect();
+        let mut hashes: Vec<_> = sandbox
+            .reader()
+            .communicators()
+            .iter()
+            .map(|known| known.hash)
+            .collect();
         hashes.sort_unstable();
         assert_eq!(hashes, (0..8).collect::<Vec<_>>());
         let mut distinct = contexts.clone();
@@ -346,7 +404,10 @@ fn a_communicator_may_end_while_another_goes_on() {
         assert!(!reader.is_closed());
         let state = look(&mut reader);
         assert_eq!(
-            (state.ended[0].communicator, state.in_progress[0].communicator),
+            (
+                state.ended[0].communicator,
+                state.in_progress[0].communicator
+            ),
             (7, 8)
         );
         begun.plugin.stop(coll);
@@ -415,7 +476,12 @@ fn steps_that_a_changed_mask_swallowed_are_made_up_for() {
         let event = begun.plugin.proxy_op(NULL, 1, 2, true, 1);
         assert!(begun.plugin.start(begun.context, &event).is_null());
         let (context, _) = Plugin::open(2).init(Introduction::of(7));
-        assert!(begun.plugin.start(context, &begun.plugin.coll(7, 1)).is_null());
+        assert!(
+            begun
+                .plugin
+                .start(context, &begun.plugin.coll(7, 1))
+                .is_null()
+        );
     });
 }
 
@@ -425,7 +491,10 @@ fn a_communicator_may_have_no_name_or_a_very_long_one() {
         let plugin = Plugin::open(6);
         let long = std::ffi::CString::new("n".repeat(500)).unwrap();
         for (hash, name) in [(1, ptr::null()), (2, long.as_ptr())] {
-            plugin.init(Introduction { name, ..Introduction::of(hash) });
+            plugin.init(Introduction {
+                name,
+                ..Introduction::of(hash)
+            });
         }
         drop(long);
         let communicators = sandbox.reader().communicators();
@@ -460,8 +529,9 @@ fn a_replayed_graph_begins_its_collective_each_time() {
         let replay = move || {
             let context = ptr::without_provenance_mut(context);
             for _ in 0..3 {
-                let event =
-                    plugin.coll(7, 4).pointer(8, ptr::without_provenance::<u8>(api));
+                let event = plugin
+                    .coll(7, 4)
+                    .pointer(8, ptr::without_provenance::<u8>(api));
                 let coll = plugin.start(context, &event);
                 let event = plugin.proxy_op(coll, 0, 2, true, 1);
                 let flow = plugin.start(context, &event);
@@ -473,7 +543,9 @@ fn a_replayed_graph_begins_its_collective_each_time() {
         let ended = look(&mut sandbox.reader()).ended;
         assert_eq!(ended.len(), 1 + 3);
         assert!(
-            ended[1..].iter().all(|told| told.sequence == 4 && told.flows.len() == 1)
+            ended[1..]
+                .iter()
+                .all(|told| told.sequence == 4 && told.flows.len() == 1)
         );
     });
 }
@@ -492,8 +564,16 @@ fn sends_and_receives_are_counted_for_each_peer() {
             begun.plugin.send_transfer(begun.context, flow, 0);
         }
         let ended = look(&mut sandbox.reader()).ended;
-        let told = ended[1..].iter().map(|told| (told.op.name(), told.sequence));
-        let sequences = [("SEND", 0), ("SEND", 1), ("RECV", 0), ("SEND", 0), ("SEND", 2)];
+        let told = ended[1..]
+            .iter()
+            .map(|told| (told.op.name(), told.sequence));
+        let sequences = [
+            ("SEND", 0),
+            ("SEND", 1),
+            ("RECV", 0),
+            ("SEND", 0),
+            ("SEND", 2),
+        ];
         assert_eq!(told.collect::<Vec<_>>(), sequences);
         let receive = ended[3].flows[0];
         assert_eq!((receive.direction, receive.peer), (Direction::Receive, 2));
@@ -548,20 +628,29 @@ fn threads_that_enqueue_and_that_move_data_are_followed_while_they_are_read() {
                 let state = reader.read(RankNs(0));
                 assert_eq!((state.lost, state.ended.len()), (0, 0));
                 for flow in state.in_progress.iter().flat_map(|open| &open.flows) {
-                    let Flow { total, ready, transmitted, done, .. } = *flow;
-                    assert!(
-                        done <= transmitted && transmitted <= ready && ready <= total
-                    );
+                    let Flow {
+                        total,
+                        ready,
+                        transmitted,
+                        done,
+                        ..
+                    } = *flow;
+                    assert!(done <= transmitted && transmitted <= ready && ready <= total);
                 }
             }
         });
-        let LiveState { mut ended, lost, .. } = look(&mut reader);
+        let LiveState {
+            mut ended, lost, ..
+        } = look(&mut reader);
         assert_eq!((ended.len() as u64, lost), (OPERATIONS, 0));
         ended.sort_by_key(|operation| operation.sequence);
         for (operation, sequence) in ended.iter().zip(0..) {
             assert_eq!(operation.sequence, sequence);
-            let done: Vec<[u32; 2]> =
-                operation.flows.iter().map(|flow| [flow.done, flow.total]).collect();
+            let done: Vec<[u32; 2]> = operation
+                .flows
+                .iter()
+                .map(|flow| [flow.done, flow.total])
+                .collect();
             assert_eq!(done, [[TRANSFERS.unsigned_abs(); 2]; CHANNELS as usize]);
         }
         assert_eq!((reader.faults(), reader.dropped()), (0, 0));

@@ -28,7 +28,10 @@ fn the_table_says_who_writes_it() {
         };
         assert_eq!(reader.identity(), &identity);
         let name = format!("rank5.{pid}.live");
-        assert_eq!(reader.path().file_name().unwrap().to_str(), Some(name.as_str()));
+        assert_eq!(
+            reader.path().file_name().unwrap().to_str(),
+            Some(name.as_str())
+        );
     });
 }
 
@@ -97,7 +100,10 @@ fn a_forked_child_records_nothing() {
         });
         let mut reader = sandbox.reader();
         assert_eq!(only(&mut reader).sequence, 0, "the parent's goes on");
-        assert_eq!((reader.communicators().len(), reader.is_closed()), (1, false));
+        assert_eq!(
+            (reader.communicators().len(), reader.is_closed()),
+            (1, false)
+        );
         assert_eq!(sandbox.tables().len(), 1);
         plugin.stop(coll);
         assert_eq!(look(&mut reader).ended.len(), 1);

@@ -40,8 +40,7 @@ impl Library {
     pub(crate) fn open(path: &Path) -> Self {
         let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
         // SAFETY: a text that ends in zero.
-        let handle =
-            unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{} is not there", path.display());
         Self(handle)
     }
@@ -67,8 +66,7 @@ impl Library {
 
     /// Makes one by a function that takes the name of its id, and perhaps a configuration.
     pub(crate) fn init(self, function: &CStr, name: char) -> (Comm, c_int) {
-        type Init =
-            unsafe extern "C" fn(*mut Comm, c_int, c_char, c_int, *mut c_void) -> c_int;
+        type Init = unsafe extern "C" fn(*mut Comm, c_int, c_char, c_int, *mut c_void) -> c_int;
         let mut comm = ptr::null_mut();
         let at = &raw mut comm;
         // SAFETY: the function's signature; what it does not take it does not look at.
@@ -83,12 +81,7 @@ impl Library {
         type Init = unsafe extern "C" fn(*mut Comm, c_int, c_char, c_int) -> c_int;
         // SAFETY: the function's signature.
         unsafe {
-            transmute::<*mut c_void, Init>(self.symbol(c"init_rank"))(
-                at,
-                4,
-                name as c_char,
-                1,
-            )
+            transmute::<*mut c_void, Init>(self.symbol(c"init_rank"))(at, 4, name as c_char, 1)
         }
     }
 
@@ -98,15 +91,18 @@ impl Library {
         // SAFETY: the function's signature; there is room for all.
         let answer = unsafe {
             let init = transmute::<*mut c_void, Init>(self.symbol(c"init_all"));
-            init(comms.as_mut_ptr(), c_int::try_from(devices).unwrap(), ptr::null())
+            init(
+                comms.as_mut_ptr(),
+                c_int::try_from(devices).unwrap(),
+                ptr::null(),
+            )
         };
         assert_eq!(answer, 0);
         comms
     }
 
     pub(crate) fn split(self, whole: Comm, colour: c_int, key: c_int) -> Comm {
-        type Split =
-            unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *mut c_void) -> c_int;
+        type Split = unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *mut c_void) -> c_int;
         let mut part = ptr::null_mut();
         // SAFETY: the function's signature.
         unsafe {
@@ -120,9 +116,7 @@ impl Library {
     pub(crate) fn call(self, function: &CStr) -> c_int {
         // SAFETY: the function's signature.
         unsafe {
-            transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(
-                self.symbol(function),
-            )()
+            transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(self.symbol(function))()
         }
     }
 
@@ -130,9 +124,9 @@ impl Library {
     pub(crate) fn with(self, function: &CStr, comm: Comm) -> c_int {
         // SAFETY: the function's signature.
         unsafe {
-            transmute::<*mut c_void, unsafe extern "C" fn(Comm) -> c_int>(
-                self.symbol(function),
-            )(comm)
+            transmute::<*mut c_void, unsafe extern "C" fn(Comm) -> c_int>(self.symbol(function))(
+                comm,
+            )
         }
     }
 
@@ -142,18 +136,10 @@ impl Library {
     }
 
     /// Calls one that sends to, or receives from, a rank.
-    pub(crate) fn to(
-        self,
-        function: &CStr,
-        comm: Comm,
-        count: usize,
-        peer: c_int,
-    ) -> c_int {
+    pub(crate) fn to(self, function: &CStr, comm: Comm, count: usize, peer: c_int) -> c_int {
         type Call = unsafe extern "C" fn(Comm, usize, c_int) -> c_int;
         // SAFETY: the function's signature; what it does not take it does not look at.
-        unsafe {
-            transmute::<*mut c_void, Call>(self.symbol(function))(comm, count, peer)
-        }
+        unsafe { transmute::<*mut c_void, Call>(self.symbol(function))(comm, count, peer) }
     }
 
     /// Calls a function of three numbers.
@@ -164,26 +150,17 @@ impl Library {
     }
 
     /// Calls a function of a name and a number.
-    pub(crate) fn name_and_number(
-        self,
-        function: &CStr,
-        name: &CStr,
-        number: c_int,
-    ) -> c_int {
+    pub(crate) fn name_and_number(self, function: &CStr, name: &CStr, number: c_int) -> c_int {
         type Call = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
         // SAFETY: as above.
-        unsafe {
-            transmute::<*mut c_void, Call>(self.symbol(function))(name.as_ptr(), number)
-        }
+        unsafe { transmute::<*mut c_void, Call>(self.symbol(function))(name.as_ptr(), number) }
     }
 
     /// Calls a function of two names.
     pub(crate) fn names(self, function: &CStr, [a, b]: [&CStr; 2]) -> c_int {
         type Call = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
         // SAFETY: as above.
-        unsafe {
-            transmute::<*mut c_void, Call>(self.symbol(function))(a.as_ptr(), b.as_ptr())
-        }
+        unsafe { transmute::<*mut c_void, Call>(self.symbol(function))(a.as_ptr(), b.as_ptr()) }
     }
 
     /// What the stand-in for NCCL answers from now on.
@@ -262,16 +239,24 @@ pub(crate) fn alone(body: impl FnOnce(&Sandbox)) {
 pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Sandbox)) {
     // `preload::records::a_test::{{closure}}`
     let name = type_name_of_val(&body);
-    let name = name.trim_end_matches("::{{closure}}").split_once("::").unwrap().1;
+    let name = name
+        .trim_end_matches("::{{closure}}")
+        .split_once("::")
+        .unwrap()
+        .1;
     if env::var_os(IN_CHILD).is_some() {
-        let sandbox = Sandbox { root: env::var_os("LAGGARD_DIR").unwrap().into() };
+        let sandbox = Sandbox {
+            root: env::var_os("LAGGARD_DIR").unwrap().into(),
+        };
         body(&sandbox);
         fs::write(sandbox.root.join(DONE), "").unwrap();
         return;
     }
     let root = tempfile::tempdir().unwrap();
     build(root.path());
-    let ours = env::current_exe().unwrap().with_file_name("liblaggard_preload.so");
+    let ours = env::current_exe()
+        .unwrap()
+        .with_file_name("liblaggard_preload.so");
     assert!(ours.is_file(), "{} is not there", ours.display());
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
@@ -287,7 +272,11 @@ pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Sandbo
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     let ran = root.path().join(DONE).exists();
-    assert!(output.status.success() && ran, "{}\n{said}{errors}", output.status);
+    assert!(
+        output.status.success() && ran,
+        "{}\n{said}{errors}",
+        output.status
+    );
 }
 
 /// `libnccl.so.2`, `libtorch.so` that needs it, `libbundled.so` that has its own, and
@@ -298,15 +287,27 @@ fn build(folder: &Path) {
     let torch = source.join("fake_torch.c");
     let here = format!("-Wl,-rpath,{}", folder.display());
     let built = folder.join("libnccl.so.2");
-    compile(folder, "libnccl.so.2", &["-DNUMBER=1".as_ref(), nccl.as_path()]);
-    compile(folder, "libtorch.so", &[here.as_ref(), torch.as_path(), &built]);
+    compile(
+        folder,
+        "libnccl.so.2",
+        &["-DNUMBER=1".as_ref(), nccl.as_path()],
+    );
+    compile(
+        folder,
+        "libtorch.so",
+        &[here.as_ref(), torch.as_path(), &built],
+    );
     compile(folder, "liborphan.so", &[torch.as_path()]);
     let (net, map) = (source.join("fake_net.c"), source.join("fake_verbs.map"));
     let map = format!("-Wl,--version-script={}", map.display());
     let verbs = source.join("fake_verbs.c");
     compile(folder, "libibverbs.so.1", &[map.as_ref(), verbs.as_path()]);
     compile(folder, "libnet.so", &[here.as_ref(), net.as_path()]);
-    compile(folder, "libbundled.so", &["-DNUMBER=2".as_ref(), &torch, &nccl]);
+    compile(
+        folder,
+        "libbundled.so",
+        &["-DNUMBER=2".as_ref(), &torch, &nccl],
+    );
 }
 
 fn compile(folder: &Path, name: &str, what: &[&Path]) {
@@ -317,5 +318,9 @@ fn compile(folder: &Path, name: &str, what: &[&Path]) {
         .args(what)
         .output()
         .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }

@@ -11,7 +11,11 @@ type Case = (&'static CStr, &'static str, [u64; 8]);
 const COLLECTIVES: [Case; 8] = [
     (c"all_reduce", "ncclAllReduce", [1, 2, 33, 7, 4, 0, 8, 0]),
     (c"all_gather", "ncclAllGather", [1, 2, 33, 7, 0, 8, 0, 0]),
-    (c"reduce_scatter", "ncclReduceScatter", [1, 2, 33, 7, 4, 0, 8, 0]),
+    (
+        c"reduce_scatter",
+        "ncclReduceScatter",
+        [1, 2, 33, 7, 4, 0, 8, 0],
+    ),
     (c"broadcast", "ncclBroadcast", [1, 2, 33, 7, 4, 0, 8, 0]),
     (c"bcast", "ncclBcast", [1, 33, 7, 4, 0, 8, 0, 0]),
     (c"reduce", "ncclReduce", [1, 2, 33, 7, 4, 5, 0, 8]),
@@ -21,9 +25,11 @@ const COLLECTIVES: [Case; 8] = [
 
 /// Calls everything, and checks that `nccl` was given what it should have been.
 fn call_all(torch: Library, nccl: Library) {
-    for (function, answer) in
-        [(c"init_rank", 0), (c"init_rank_config", 7), (c"init_rank_scalable", 5)]
-    {
+    for (function, answer) in [
+        (c"init_rank", 0),
+        (c"init_rank_config", 7),
+        (c"init_rank_scalable", 5),
+    ] {
         nccl.answer(answer);
         let (_, answered) = torch.init(function, 'a');
         assert_eq!(answered, answer);
@@ -56,12 +62,16 @@ fn call_all(torch: Library, nccl: Library) {
             "ncclReduce" => at == 6,
             _ => at == 4,
         };
-        let expected: Vec<u64> =
-            (0..8).map(|at| if is_comm(at) { here } else { arguments[at] }).collect();
+        let expected: Vec<u64> = (0..8)
+            .map(|at| if is_comm(at) { here } else { arguments[at] })
+            .collect();
         assert_eq!(nccl.last(), (name.to_owned(), expected.try_into().unwrap()));
     }
     nccl.answer(0);
-    assert_eq!((torch.call(c"group_start"), torch.call(c"group_end")), (0, 0));
+    assert_eq!(
+        (torch.call(c"group_start"), torch.call(c"group_end")),
+        (0, 0)
+    );
     nccl.answer(3);
     for function in [c"destroy", c"comm_abort"] {
         assert_eq!(torch.with(function, comm), 3);
@@ -108,8 +118,9 @@ fn of_two_nccls_each_is_called_by_whom_it_belongs_to() {
 fn calls_from_many_places_and_threads_arrive() {
     alone(|sandbox| {
         let (torch, nccl) = sandbox.linked();
-        let comms: Vec<_> =
-            ('a'..='h').map(|name| torch.init_rank(name).addr()).collect();
+        let comms: Vec<_> = ('a'..='h')
+            .map(|name| torch.init_rank(name).addr())
+            .collect();
         thread::scope(|scope| {
             for comm in &comms {
                 scope.spawn(move || {
@@ -156,13 +167,19 @@ fn without_nccl_the_process_ends_as_it_would_without_us() {
             }";
         let (file, program) = (sandbox.root.join("main.c"), sandbox.root.join("main"));
         std::fs::write(&file, source).unwrap();
-        let built = Command::new("cc").arg("-o").args([&program, &file]).status();
+        let built = Command::new("cc")
+            .arg("-o")
+            .args([&program, &file])
+            .status();
         assert!(built.unwrap().success());
         let torch = sandbox.root.join("liborphan.so");
         let end = |command: &mut Command| {
             let output = command.output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            (output.status.code(), said.contains("undefined symbol: ncclAllReduce"))
+            (
+                output.status.code(),
+                said.contains("undefined symbol: ncclAllReduce"),
+            )
         };
         let with = end(Command::new(&program).arg(&torch));
         assert_eq!(with, (Some(127), true));

@@ -9,14 +9,23 @@ use crate::driver::{Sandbox, alone, alone_with, look};
 #[test]
 fn the_table_says_who_writes_it() {
     alone(|sandbox| {
-        assert!(sandbox.tables().is_empty(), "nothing before the first communicator");
+        assert!(
+            sandbox.tables().is_empty(),
+            "nothing before the first communicator"
+        );
         sandbox.linked().0.init_rank('a');
         let reader = sandbox.reader();
         let (identity, pid) = (reader.identity(), std::process::id());
-        assert_eq!((identity.rank, identity.world_size, identity.pid), (5, 8, pid));
+        assert_eq!(
+            (identity.rank, identity.world_size, identity.pid),
+            (5, 8, pid)
+        );
         assert_eq!(identity.started, process_started(pid).unwrap());
         let name = format!("rank5.{pid}.calls");
-        assert_eq!(reader.path().file_name().unwrap().to_str(), Some(name.as_str()));
+        assert_eq!(
+            reader.path().file_name().unwrap().to_str(),
+            Some(name.as_str())
+        );
     });
 }
 
@@ -68,8 +77,14 @@ fn a_forked_child_forwards_and_records_nothing() {
             assert_eq!(libc::WEXITSTATUS(status), 5, "all calls arrived");
         }
         let mut reader = sandbox.reader();
-        assert_eq!((look(&mut reader).ended.len(), sandbox.tables().len()), (1, 1));
-        assert_eq!((reader.communicators().len(), reader.is_closed()), (1, false));
+        assert_eq!(
+            (look(&mut reader).ended.len(), sandbox.tables().len()),
+            (1, 1)
+        );
+        assert_eq!(
+            (reader.communicators().len(), reader.is_closed()),
+            (1, false)
+        );
         torch.collective(c"all_reduce", comm, 1);
         assert_eq!(look(&mut reader).ended.len(), 1, "the parent's go on");
     });
@@ -92,7 +107,10 @@ fn what_a_killed_process_was_in_stays() {
         }
         let mut reader = sandbox.reader();
         let state = look(&mut reader);
-        assert_eq!((state.in_progress.len(), state.in_progress[0].bytes), (1, 132));
+        assert_eq!(
+            (state.in_progress.len(), state.in_progress[0].bytes),
+            (1, 132)
+        );
         assert_eq!(process_started(reader.identity().pid), None);
     });
 }

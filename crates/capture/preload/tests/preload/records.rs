@@ -29,7 +29,12 @@ fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
         }
         let state = look(&mut sandbox.reader());
         let told = |operation: &Operation| {
-            (operation.op.name(), operation.sequence, operation.bytes, operation.peer())
+            (
+                operation.op.name(),
+                operation.sequence,
+                operation.bytes,
+                operation.peer(),
+            )
         };
         let round: Vec<_> = state.ended.iter().map(told).collect();
         let expected = |round: u64| {
@@ -50,9 +55,18 @@ fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
         let ordered = |o: &Operation| o.ended_at.unwrap() >= o.begun_at;
         assert!(state.ended.iter().all(ordered));
         // Collectives are one lane, and so are sends to, and receives from, each peer.
-        let open = state.in_progress.iter().map(|open| (open.op.name(), open.sequence));
+        let open = state
+            .in_progress
+            .iter()
+            .map(|open| (open.op.name(), open.sequence));
         let open: Vec<_> = open.collect();
-        let lanes = [("REDUCE", 1), ("SEND", 1), ("RECV", 1), ("SEND", 1), ("RECV", 1)];
+        let lanes = [
+            ("REDUCE", 1),
+            ("SEND", 1),
+            ("RECV", 1),
+            ("SEND", 1),
+            ("RECV", 1),
+        ];
         assert_eq!(open, lanes);
         assert!(state.in_progress.iter().all(|open| open.may_have_ended));
     });
@@ -98,7 +112,10 @@ fn a_group_nccl_did_not_open_is_none() {
 }
 
 fn known(communicators: &[Communicator]) -> Vec<(u32, u32)> {
-    communicators.iter().map(|known| (known.rank, known.size)).collect()
+    communicators
+        .iter()
+        .map(|known| (known.rank, known.size))
+        .collect()
 }
 
 #[test]
@@ -120,7 +137,16 @@ fn communicators_are_the_same_by_whatever_call_they_are_made() {
         assert_eq!(torch.split(first, -1, 0), ptr::null_mut());
         let reader = sandbox.reader();
         let made = reader.communicators();
-        let places = [(1, 4), (1, 4), (1, 4), (1, 4), (0, 2), (1, 2), (1, 2), (1, 2)];
+        let places = [
+            (1, 4),
+            (1, 4),
+            (1, 4),
+            (1, 4),
+            (0, 2),
+            (1, 2),
+            (1, 2),
+            (1, 2),
+        ];
         assert_eq!(known(&made), places);
         let mut hashes: Vec<_> = made.iter().map(|known| known.hash).collect();
         assert_eq!(hashes[4], hashes[5], "ranks of one communicator");
@@ -171,7 +197,10 @@ fn a_communicator_that_ended_is_over_and_its_address_may_be_used_again() {
         assert_eq!(again, other, "NCCL uses the address again");
         torch.collective(c"all_reduce", again, 1);
         let ended = look(&mut reader).ended;
-        assert_eq!(ended.last().unwrap().communicator, reader.communicators()[2].hash);
+        assert_eq!(
+            ended.last().unwrap().communicator,
+            reader.communicators()[2].hash
+        );
         assert_eq!((ended.last().unwrap().sequence, reader.faults()), (0, 0));
     });
 }

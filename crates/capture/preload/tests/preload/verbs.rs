@@ -50,7 +50,10 @@ fn requests_are_counted_as_they_are_posted_and_complete() {
         let net = Net::open(sandbox);
         let number = net.connect(0, false);
         let pair = only(sandbox);
-        assert_eq!((pair.device.as_str(), pair.port, pair.open), ("fake_0", 1, true));
+        assert_eq!(
+            (pair.device.as_str(), pair.port, pair.open),
+            ("fake_0", 1, true)
+        );
         assert_eq!(i64::from(pair.number), i64::from(number));
         let mut here = [0; 16];
         here[15] = 1;
@@ -73,7 +76,10 @@ fn requests_are_counted_as_they_are_posted_and_complete() {
         assert_eq!(net.0.call(c"net_close"), 0);
         assert!(!only(sandbox).open);
         assert_eq!(net.0.name_and_number(c"net_get", c"fake_closed", 0), 1);
-        assert_eq!((reader(sandbox).faults(), reader(sandbox).dropped()), (0, 0));
+        assert_eq!(
+            (reader(sandbox).faults(), reader(sandbox).dropped()),
+            (0, 0)
+        );
     });
 }
 
@@ -104,7 +110,10 @@ fn what_the_card_refuses_is_not_in_flight() {
         net.send(0, 1, 100);
         assert_eq!(net.poll(9), 2);
         let pair = only(sandbox);
-        assert_eq!((pair.posted, pair.completed, pair.completed_bytes), (8, 8, 800));
+        assert_eq!(
+            (pair.posted, pair.completed, pair.completed_bytes),
+            (8, 8, 800)
+        );
     });
 }
 
@@ -133,9 +142,7 @@ fn a_device_that_is_closed_and_opened_again_is_followed() {
             net.0.call(c"net_close");
         }
         let read = reader(sandbox).read(RankNs(0));
-        assert!(
-            read.len() == 3 && read.iter().all(|pair| pair.completed == 2 && !pair.open)
-        );
+        assert!(read.len() == 3 && read.iter().all(|pair| pair.completed == 2 && !pair.open));
     });
 }
 
@@ -156,10 +163,13 @@ fn receives_are_not_counted() {
 fn only_the_four_functions_are_wrapped_and_only_by_their_version() {
     alone(|sandbox| {
         let net = Net::open(sandbox);
-        let is_own =
-            |name: &CStr, version: &CStr| net.0.names(c"net_is_own", [name, version]);
-        let wrapped =
-            [c"ibv_open_device", c"ibv_create_qp", c"ibv_destroy_qp", c"ibv_modify_qp"];
+        let is_own = |name: &CStr, version: &CStr| net.0.names(c"net_is_own", [name, version]);
+        let wrapped = [
+            c"ibv_open_device",
+            c"ibv_create_qp",
+            c"ibv_destroy_qp",
+            c"ibv_modify_qp",
+        ];
         for name in wrapped {
             assert_eq!(is_own(name, c"IBVERBS_1.1"), 0, "{name:?} is ours");
             assert_eq!(is_own(name, c"IBVERBS_1.0"), 2, "{name:?} was never there");
@@ -167,7 +177,11 @@ fn only_the_four_functions_are_wrapped_and_only_by_their_version() {
         assert_eq!(is_own(c"ibv_fork_init", c"IBVERBS_1.1"), 1);
         assert_eq!(net.0.call(c"net_fork_init"), 77);
         assert_eq!(is_own(c"ibv_missing", c"IBVERBS_1.1"), 2);
-        assert_eq!(net.0.call(c"net_next_is_libc"), 1, "next to the caller, as ever");
+        assert_eq!(
+            net.0.call(c"net_next_is_libc"),
+            1,
+            "next to the caller, as ever"
+        );
     });
 }
 
@@ -212,7 +226,10 @@ fn more_queue_pairs_than_there_is_room_for_send_all_the_same() {
         for at in 0..=last {
             net.connect(at, false);
         }
-        assert_eq!((net.send(last, 1, 10), net.send(7, 1, 10), net.poll(2)), (0, 0, 2));
+        assert_eq!(
+            (net.send(last, 1, 10), net.send(7, 1, 10), net.poll(2)),
+            (0, 0, 2)
+        );
         let read = reader(sandbox).read(RankNs(0));
         assert_eq!(
             (read.len(), read[7].completed, reader(sandbox).dropped()),

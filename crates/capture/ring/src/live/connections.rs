@@ -57,10 +57,7 @@ pub(crate) fn place(
     channel: u8,
     peer: u32,
 ) -> Option<u16> {
-    let key = 1 << 63
-        | u64::from(communicator) << 40
-        | u64::from(channel) << 32
-        | u64::from(peer);
+    let key = 1 << 63 | u64::from(communicator) << 40 | u64::from(channel) << 32 | u64::from(peer);
     // Fibonacci hashing: the upper bits of the product depend on all of the key.
     let own = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
     for at in (own..own + REACH).map(|at| at % slots.len().max(1)) {
@@ -131,24 +128,39 @@ impl ConnectionSlot {
         }
         let [posted, completed, bytes, busy_ns] = read;
         let (channel, peer) = ((key >> 32) as u8, key as u32);
-        Some(Sent { communicator, channel, peer, posted, completed, bytes, busy_ns })
+        Some(Sent {
+            communicator,
+            channel,
+            peer,
+            posted,
+            completed,
+            bytes,
+            busy_ns,
+        })
     }
 
     fn counters(&self, now: RankNs) -> [u64; 4] {
         let completed = self.completed.load(Acquire);
-        let [idle, idle_bytes] =
-            [&self.idle[0], &self.idle[1]].map(|it| it.load(Relaxed));
+        let [idle, idle_bytes] = [&self.idle[0], &self.idle[1]].map(|it| it.load(Relaxed));
         let since = self.busy_since.load(Relaxed);
         let busy_ns = self.busy_ns.load(Relaxed);
         let posted = self.posted.load(Acquire);
         let posted_bytes = self.posted_bytes.load(Relaxed);
         let came_back = completed.saturating_sub(idle);
-        let bytes = u128::from(posted_bytes.saturating_sub(idle_bytes))
-            * u128::from(came_back)
+        let bytes = u128::from(posted_bytes.saturating_sub(idle_bytes)) * u128::from(came_back)
             / u128::from(posted.saturating_sub(idle).max(1));
-        let open_ns = if since == 0 { 0 } else { now.0.saturating_sub(since) };
+        let open_ns = if since == 0 {
+            0
+        } else {
+            now.0.saturating_sub(since)
+        };
         let bytes = idle_bytes.saturating_add(bytes as u64);
-        [posted, completed.min(posted), bytes, busy_ns.saturating_add(open_ns)]
+        [
+            posted,
+            completed.min(posted),
+            bytes,
+            busy_ns.saturating_add(open_ns),
+        ]
     }
 }
 

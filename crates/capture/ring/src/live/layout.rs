@@ -217,12 +217,21 @@ impl Stamp {
         let before = self.0.load(Relaxed);
         let free = before & 1 == 0 && before < busy;
         // Acquire: the words of the record before must not land on top of ours.
-        if !free || self.0.compare_exchange(before, busy, Acquire, Relaxed).is_err() {
+        if !free
+            || self
+                .0
+                .compare_exchange(before, busy, Acquire, Relaxed)
+                .is_err()
+        {
             return None;
         }
         // Readers that see a word of this record must see `busy` or later.
         fence(Release);
-        Some(if before == 0 { Claimed::Unused } else { Claimed::Overwriting })
+        Some(if before == 0 {
+            Claimed::Unused
+        } else {
+            Claimed::Overwriting
+        })
     }
 
     /// Makes record `number` visible.
@@ -235,7 +244,9 @@ impl Stamp {
     #[inline]
     pub(crate) fn number(&self) -> Option<u64> {
         let stamp = self.0.load(Acquire);
-        (stamp & 1 == 0).then(|| (stamp / 2).checked_sub(1)).flatten()
+        (stamp & 1 == 0)
+            .then(|| (stamp / 2).checked_sub(1))
+            .flatten()
     }
 
     /// Whether record `number` is still there, after its words were read.
@@ -263,20 +274,15 @@ mod tests {
         assert!(!OperationProgress(0).is_complete());
         assert!(OperationProgress(enqueued).is_complete());
         assert!(
-            !OperationProgress(
-                enqueued | (2 * OperationProgress::BEGUN) | OperationProgress::DONE
-            )
-            .is_complete()
-        );
-        assert!(
-            OperationProgress(
-                enqueued | OperationProgress::BEGUN | OperationProgress::DONE
-            )
-            .is_complete()
-        );
-        assert!(
-            !OperationProgress(OperationProgress::BEGUN | OperationProgress::DONE)
+            !OperationProgress(enqueued | (2 * OperationProgress::BEGUN) | OperationProgress::DONE)
                 .is_complete()
+        );
+        assert!(
+            OperationProgress(enqueued | OperationProgress::BEGUN | OperationProgress::DONE)
+                .is_complete()
+        );
+        assert!(
+            !OperationProgress(OperationProgress::BEGUN | OperationProgress::DONE).is_complete()
         );
     }
 }

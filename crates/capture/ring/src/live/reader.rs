@@ -7,8 +7,8 @@ use model::{CollectiveOp, Communicator, Direction, Flow, Operation, RankNs};
 
 use crate::live::connections::Sent;
 use crate::live::layout::{
-    CommunicatorSlot, FINALIZED, LAYOUT, LiveSize, LiveSource, LiveTableHead, MAGIC,
-    OPEN, OperationProgress,
+    CommunicatorSlot, FINALIZED, LAYOUT, LiveSize, LiveSource, LiveTableHead, MAGIC, OPEN,
+    OperationProgress,
 };
 use crate::live::table::LiveTableView;
 use crate::{Identity, RingError, file};
@@ -79,7 +79,9 @@ impl LiveReader {
     /// [`RingError::NotALiveTable`] and [`RingError::Layout`] for foreign files,
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
-        let foreign = || RingError::NotALiveTable { path: path.to_owned() };
+        let foreign = || RingError::NotALiveTable {
+            path: path.to_owned(),
+        };
         let map = file::open(path)?;
         if map.len() < size_of::<LiveTableHead>() || !map.starts_with(&MAGIC) {
             return Err(foreign());
@@ -89,15 +91,34 @@ impl LiveReader {
         let head = unsafe { &*map.as_ptr().cast::<LiveTableHead>() };
         if head.layout != LAYOUT {
             let (path, found) = (path.to_owned(), head.layout);
-            return Err(RingError::Layout { path, found, supported: LAYOUT });
+            return Err(RingError::Layout {
+                path,
+                found,
+                supported: LAYOUT,
+            });
         }
         let size = LiveSize::new(head.operations as usize).ok();
-        let size = size.filter(|size| size.bytes() <= map.len()).ok_or_else(foreign)?;
+        let size = size
+            .filter(|size| size.bytes() <= map.len())
+            .ok_or_else(foreign)?;
         let identity = head.identity.read();
-        let source = if head.calls == 1 { LiveSource::Calls } else { LiveSource::Plugin };
+        let source = if head.calls == 1 {
+            LiveSource::Calls
+        } else {
+            LiveSource::Plugin
+        };
         let (told, returned) = (vec![0; size.operations()], BTreeMap::new());
         let path = path.to_owned();
-        Ok(Self { map, path, size, identity, oldest: 0, told, source, returned })
+        Ok(Self {
+            map,
+            path,
+            size,
+            identity,
+            oldest: 0,
+            told,
+            source,
+            returned,
+        })
     }
 
     fn table(&self) -> LiveTableView<'_> {
@@ -158,7 +179,11 @@ impl LiveReader {
             let slot = table.head.communicators.get(index as usize)?;
             (slot.state.load(Acquire) == OPEN).then(|| slot.hash.load(Relaxed))
         };
-        table.connections.iter().filter_map(|slot| slot.read(now, hash_of)).collect()
+        table
+            .connections
+            .iter()
+            .filter_map(|slot| slot.read(now, hash_of))
+            .collect()
     }
 
     /// Looks at what the process is in at `now`, and at what has ended since the last look.
@@ -170,24 +195,36 @@ impl LiveReader {
         let begun = self.table().head.operations_begun.0.load(Acquire);
         let lost = self.leave_behind(begun.saturating_sub(self.told.len() as u64));
         let numbers = self.oldest..begun;
-        let views = numbers.filter_map(|number| self.look_at(number)).collect::<Vec<_>>();
+        let views = numbers
+            .filter_map(|number| self.look_at(number))
+            .collect::<Vec<_>>();
         let flows = self.flows_of(&views);
         let waiting = waiting(&views, &flows, now);
-        let mut state = LiveState { lost, ..LiveState::default() };
+        let mut state = LiveState {
+            lost,
+            ..LiveState::default()
+        };
         let mut inside = BTreeSet::new();
         for (view, flows) in views.into_iter().zip(flows) {
-            let OperationView { number, communicator, progress, ended_at, .. } = view;
+            let OperationView {
+                number,
+                communicator,
+                progress,
+                ended_at,
+                ..
+            } = view;
             let mut operation = view.operation;
             operation.flows = flows;
             operation.flows.retain(|flow| flow.begun_at.0 != 0);
-            operation.flows.sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
+            operation
+                .flows
+                .sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
             if !progress.is_complete() || waiting.contains(&number) {
                 inside.insert(lane(communicator, &operation));
                 state.in_progress.push(operation);
             } else if has_settled(ended_at, now) && self.is_unchanged(number, progress) {
                 operation.ended_at = Some(ended_at);
-                operation.may_have_ended =
-                    operation.flows.iter().all(|flow| flow.total == 0);
+                operation.may_have_ended = operation.flows.iter().all(|flow| flow.total == 0);
                 self.tell(number);
                 self.keep(lane(communicator, &operation), number, &operation);
                 state.ended.push(operation);
@@ -209,15 +246,17 @@ impl LiveReader {
     }
 
     /// Adds the last call of each lane that is not inside another: nobody sees when it ends.
-    fn add_returned(
-        &mut self,
-        inside: &BTreeSet<LiveLane>,
-        in_progress: &mut Vec<Operation>,
-    ) {
-        let Self { map, size, returned, .. } = self;
+    fn add_returned(&mut self, inside: &BTreeSet<LiveLane>, in_progress: &mut Vec<Operation>) {
+        let Self {
+            map,
+            size,
+            returned,
+            ..
+        } = self;
         // SAFETY: as in `table`.
-        let communicators =
-            &unsafe { LiveTableView::of(map.as_ptr(), *size) }.head.communicators;
+        let communicators = &unsafe { LiveTableView::of(map.as_ptr(), *size) }
+            .head
+            .communicators;
         returned.retain(|(index, _), _| {
             let slot = communicators.get(*index as usize);
             slot.is_some_and(|slot| slot.state.load(Acquire) == OPEN)
@@ -226,10 +265,10 @@ impl LiveReader {
         let last = last.filter_map(|(_, (number, last))| Some((number, last.as_ref()?)));
         let mut last: Vec<_> = last.collect();
         last.sort_by_key(|(number, _)| *number);
-        in_progress.extend(
-            last.into_iter()
-                .map(|(_, operation)| Operation { ended_at: None, ..operation.clone() }),
-        );
+        in_progress.extend(last.into_iter().map(|(_, operation)| Operation {
+            ended_at: None,
+            ..operation.clone()
+        }));
     }
 
     /// Gives up the operations before `oldest`; returns how many of them were not told.
@@ -316,14 +355,17 @@ impl LiveReader {
         let mut flows = vec![Vec::new(); views.len()];
         let table = self.table();
         let begun = table.head.flows_begun.0.load(Acquire);
-        let first = views.iter().map(|view| view.first_flow).min().unwrap_or(begun);
+        let first = views
+            .iter()
+            .map(|view| view.first_flow)
+            .min()
+            .unwrap_or(begun);
         let first = first.max(begun.saturating_sub(self.size.flows() as u64));
         for number in first..begun {
             let Some(FlowView { operation, flow }) = flow(table, number) else {
                 continue;
             };
-            let Ok(at) = views.binary_search_by_key(&operation, |view| view.number)
-            else {
+            let Ok(at) = views.binary_search_by_key(&operation, |view| view.number) else {
                 continue;
             };
             let is_later = views.get(at).is_some_and(|view| view.first_flow <= number);
@@ -336,7 +378,10 @@ impl LiveReader {
 }
 
 fn lane(communicator: u32, operation: &Operation) -> LiveLane {
-    let first = operation.flows.first().filter(|_| operation.op.is_point_to_point());
+    let first = operation
+        .flows
+        .first()
+        .filter(|_| operation.op.is_point_to_point());
     (communicator, first.map(|flow| (flow.peer, flow.direction)))
 }
 
@@ -355,8 +400,12 @@ fn waiting(views: &[OperationView], flows: &[Vec<Flow>], now: RankNs) -> BTreeSe
     for (view, flows) in views.iter().zip(flows) {
         let is_over = view.progress.is_complete() && has_settled(view.ended_at, now);
         for flow in flows {
-            let connection =
-                (view.operation.communicator, flow.channel, flow.peer, flow.direction);
+            let connection = (
+                view.operation.communicator,
+                flow.channel,
+                flow.peer,
+                flow.direction,
+            );
             let begun = flow.begun_at.0 != 0;
             if !begun && busy.contains(&connection) {
                 waiting.insert(view.number);
@@ -391,7 +440,11 @@ fn flow(table: LiveTableView<'_>, number: u64) -> Option<FlowView> {
     let flow = Flow {
         channel: (route >> 32) as u8,
         peer: route as u32,
-        direction: if is_receive { Direction::Receive } else { Direction::Send },
+        direction: if is_receive {
+            Direction::Receive
+        } else {
+            Direction::Send
+        },
         total,
         ready,
         transmitted,
@@ -401,7 +454,9 @@ fn flow(table: LiveTableView<'_>, number: u64) -> Option<FlowView> {
         moved_at: RankNs(slot.moved_at.load(Relaxed)),
     };
     let operation = slot.operation.load(Relaxed);
-    slot.stamp.still_has(number).then_some(FlowView { operation, flow })
+    slot.stamp
+        .still_has(number)
+        .then_some(FlowView { operation, flow })
 }
 
 impl CommunicatorSlot {
@@ -409,7 +464,10 @@ impl CommunicatorSlot {
         if !matches!(self.state.load(Acquire), OPEN | FINALIZED) {
             return None;
         }
-        let words = self.name.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes());
+        let words = self
+            .name
+            .iter()
+            .flat_map(|word| word.load(Relaxed).to_ne_bytes());
         let name: Vec<u8> = words.take(self.name_bytes.load(Relaxed) as usize).collect();
         Some(Communicator {
             hash: self.hash.load(Relaxed),

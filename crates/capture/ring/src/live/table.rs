@@ -46,12 +46,14 @@ impl<'map> LiveTableView<'map> {
     /// The slot of operation `number`; there is one for every number.
     #[inline]
     pub(crate) fn operation(&self, number: u64) -> Option<&'map OperationSlot> {
-        self.operations.get(number as usize & self.operations.len().wrapping_sub(1))
+        self.operations
+            .get(number as usize & self.operations.len().wrapping_sub(1))
     }
 
     /// The slot of flow `number`; there is one for every number.
     #[inline]
     pub(crate) fn flow(&self, number: u64) -> Option<&'map FlowSlot> {
-        self.flows.get(number as usize & self.flows.len().wrapping_sub(1))
+        self.flows
+            .get(number as usize & self.flows.len().wrapping_sub(1))
     }
 }

@@ -8,8 +8,8 @@ use model::{CollectiveOp, Direction, RankNs};
 use crate::header::StoredIdentity;
 use crate::live::connections::{self, ConnectionSlot};
 use crate::live::layout::{
-    Claimed, CommunicatorSlot, FINALIZED, FlowSlot, LAYOUT, LiveSize, LiveSource,
-    LiveTableHead, MAGIC, OPEN, OperationProgress, OperationSlot, STEP_BITS,
+    Claimed, CommunicatorSlot, FINALIZED, FlowSlot, LAYOUT, LiveSize, LiveSource, LiveTableHead,
+    MAGIC, OPEN, OperationProgress, OperationSlot, STEP_BITS,
 };
 use crate::live::table::LiveTableView;
 use crate::{Identity, RingDirectory, RingError, file};
@@ -148,7 +148,11 @@ impl LiveWriter {
         {
             slot.state.store(FINALIZED, Release);
         }
-        if head.communicators.iter().all(|slot| slot.state.load(Acquire) != OPEN) {
+        if head
+            .communicators
+            .iter()
+            .all(|slot| slot.state.load(Acquire) != OPEN)
+        {
             head.closed.store(1, Release);
         }
     }
@@ -181,7 +185,8 @@ impl LiveWriter {
             self.count_dropped();
         }
         let first_flow = table.head.flows_begun.0.load(Relaxed);
-        slot.what.store(u64::from(communicator.0) | u64::from(op.0) << 32, Relaxed);
+        slot.what
+            .store(u64::from(communicator.0) | u64::from(op.0) << 32, Relaxed);
         slot.sequence.store(sequence, Relaxed);
         slot.bytes.store(bytes, Relaxed);
         slot.begun_at.store(at.0, Relaxed);
@@ -228,8 +233,8 @@ impl LiveWriter {
             self.count_dropped();
             return None;
         };
-        let unfinished = slot.begun_at.load(Relaxed) != 0
-            && slot.done.load(Relaxed) < slot.total.load(Relaxed);
+        let unfinished =
+            slot.begun_at.load(Relaxed) != 0 && slot.done.load(Relaxed) < slot.total.load(Relaxed);
         if let Claimed::Overwriting = claimed
             && unfinished
         {
@@ -383,7 +388,9 @@ impl LiveWriter {
 
     fn begin(&self, flow: &FlowSlot, at: RankNs) {
         if let Some(operation) = self.operation_of(flow) {
-            operation.progress.fetch_add(OperationProgress::BEGUN, Relaxed);
+            operation
+                .progress
+                .fetch_add(OperationProgress::BEGUN, Relaxed);
         }
         flow.moved_at.store(at.0, Relaxed);
         // 0 stands for not begun.
@@ -407,7 +414,9 @@ impl LiveWriter {
     fn finish(&self, flow: &FlowSlot, at: RankNs) {
         if let Some(operation) = self.operation_of(flow) {
             operation.ended_at.fetch_max(at.0, Relaxed);
-            operation.progress.fetch_add(OperationProgress::DONE, Release);
+            operation
+                .progress
+                .fetch_add(OperationProgress::DONE, Release);
         }
     }
 }
@@ -422,8 +431,7 @@ impl FlowSlot {
             Reached::Step(step) => {
                 // The distance from where the counter stands, in STEP_BITS bits with a sign.
                 let unused = u32::BITS - STEP_BITS;
-                let ahead =
-                    (u32::from(step).wrapping_sub(has) << unused).cast_signed() >> unused;
+                let ahead = (u32::from(step).wrapping_sub(has) << unused).cast_signed() >> unused;
                 let step = has.checked_add_signed(ahead)?;
                 (step < self.total.load(Relaxed)).then_some(step + 1)?
             }

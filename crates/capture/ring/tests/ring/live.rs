@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use laggard_ring::{
-    Bytes, CommunicatorIndex, FlowToken, Identity, LiveReader, LiveSize, LiveSource,
-    LiveState, LiveWriter, OperationToken, Reached, RingDirectory, RingError, RingWriter,
-    Route, clean_stale, process_started,
+    Bytes, CommunicatorIndex, FlowToken, Identity, LiveReader, LiveSize, LiveSource, LiveState,
+    LiveWriter, OperationToken, Reached, RingDirectory, RingError, RingWriter, Route, clean_stale,
+    process_started,
 };
 use model::{CollectiveOp, Communicator, Direction, Flow, RankNs};
 
@@ -40,18 +40,23 @@ fn live() -> Live {
     let root = tempfile::tempdir().unwrap();
     let directory = RingDirectory::create(root.path(), "job").unwrap();
     let size = LiveSize::new(64).unwrap();
-    let writer =
-        LiveWriter::create(&directory, &identity(), size, LiveSource::Plugin).unwrap();
+    let writer = LiveWriter::create(&directory, &identity(), size, LiveSource::Plugin).unwrap();
     let reader = LiveReader::open(writer.path()).unwrap();
     let communicator = writer.communicator(77, b"dp", 1, 4).unwrap();
-    Live { _root: root, writer, reader, communicator }
+    Live {
+        _root: root,
+        writer,
+        reader,
+        communicator,
+    }
 }
 
 impl Live {
     fn begin(&self, sequence: u64) -> OperationToken {
         let at = RankNs(1000 * (sequence + 1));
-        let begun =
-            self.writer.begin_operation(self.communicator, ALLREDUCE, sequence, 4096, at);
+        let begun = self
+            .writer
+            .begin_operation(self.communicator, ALLREDUCE, sequence, 4096, at);
         begun.unwrap()
     }
 
@@ -62,34 +67,51 @@ impl Live {
     fn run(&self, flow: FlowToken, transfers: u32, at: u64) {
         let reached = Reached::Count(transfers);
         self.writer.ready(flow, reached, || RankNs(at));
-        self.writer.transmitted(flow, reached, Bytes::Total(100), || RankNs(at));
+        self.writer
+            .transmitted(flow, reached, Bytes::Total(100), || RankNs(at));
         self.writer.done(flow, reached, || RankNs(at));
     }
 }
 
 fn to_peer(peer: u32) -> Route {
-    Route { channel: 0, peer, direction: Direction::Send }
+    Route {
+        channel: 0,
+        peer,
+        direction: Direction::Send,
+    }
 }
 
 #[test]
 fn a_reader_sees_an_operation_begin_move_and_end() {
     let mut live = live();
     assert_eq!(live.reader.identity(), &identity());
-    let communicator = Communicator { hash: 77, name: "dp".into(), rank: 1, size: 4 };
+    let communicator = Communicator {
+        hash: 77,
+        name: "dp".into(),
+        rank: 1,
+        size: 4,
+    };
     assert_eq!(live.reader.communicators(), [communicator]);
     let operation = live.begin(0);
     let state = live.reader.read(LATER);
     assert_eq!((state.in_progress.len(), state.ended.len()), (1, 0));
     let told = &state.in_progress[0];
-    assert_eq!((told.communicator, told.op, told.sequence), (77, ALLREDUCE, 0));
-    assert_eq!((told.bytes, told.begun_at, told.ended_at), (4096, RankNs(1000), None));
+    assert_eq!(
+        (told.communicator, told.op, told.sequence),
+        (77, ALLREDUCE, 0)
+    );
+    assert_eq!(
+        (told.bytes, told.begun_at, told.ended_at),
+        (4096, RankNs(1000), None)
+    );
 
     let flow = live.announce(operation, to_peer(2));
     live.writer.enqueued(operation, RankNs(1100));
     live.writer.begin_flow(flow, || RankNs(1200));
     live.writer.ready(flow, Reached::Step(0), || RankNs(1300));
     live.writer.ready(flow, Reached::Step(1), || RankNs(1400));
-    live.writer.transmitted(flow, Reached::Step(0), Bytes::More(512), || RankNs(1500));
+    live.writer
+        .transmitted(flow, Reached::Step(0), Bytes::More(512), || RankNs(1500));
     let state = live.reader.read(LATER);
     let moving = Flow {
         channel: 0,
@@ -110,7 +132,11 @@ fn a_reader_sees_an_operation_begin_move_and_end() {
     assert_eq!((state.in_progress.len(), state.lost), (0, 0));
     assert_eq!(state.ended[0].ended_at, Some(RankNs(1600)));
     assert_eq!(state.ended[0].flows[0].done, 4);
-    assert_eq!(live.reader.read(LATER), LiveState::default(), "it is told once");
+    assert_eq!(
+        live.reader.read(LATER),
+        LiveState::default(),
+        "it is told once"
+    );
 }
 
 #[test]
@@ -130,7 +156,8 @@ fn counters_told_twice_late_or_beyond_the_total_stay_in_order() {
     live.writer.done(flow, Reached::Step(2), || RankNs(9));
     live.writer.done(flow, Reached::Step(2), || RankNs(10));
     live.writer.done(flow, Reached::Step(4), || RankNs(10));
-    live.writer.transmitted(flow, Reached::Step(0), Bytes::More(1), || RankNs(11));
+    live.writer
+        .transmitted(flow, Reached::Step(0), Bytes::More(1), || RankNs(11));
     live.writer.ready(flow, Reached::Count(99), || RankNs(7));
     let flow = live.reader.read(LATER).in_progress[0].flows[0];
     assert_eq!((flow.done, flow.transmitted, flow.ready), (3, 3, 4));
@@ -140,11 +167,18 @@ fn counters_told_twice_late_or_beyond_the_total_stay_in_order() {
 #[test]
 fn steps_are_told_apart_however_many_there_are() {
     let mut live = live();
-    let flow = live.writer.announce_flow(live.begin(0), to_peer(0), 10_000).unwrap();
+    let flow = live
+        .writer
+        .announce_flow(live.begin(0), to_peer(0), 10_000)
+        .unwrap();
     for step in 0..10_000u32 {
-        live.writer.ready(flow, Reached::Step((step % 4096) as u16), || RankNs(1));
+        live.writer
+            .ready(flow, Reached::Step((step % 4096) as u16), || RankNs(1));
     }
-    assert_eq!(live.reader.read(LATER).in_progress[0].flows[0].ready, 10_000);
+    assert_eq!(
+        live.reader.read(LATER).in_progress[0].flows[0].ready,
+        10_000
+    );
 }
 
 #[test]
@@ -152,7 +186,11 @@ fn an_operation_that_has_just_been_enqueued_has_not_ended_without_network() {
     let mut live = live();
     let operation = live.begin(0);
     live.writer.enqueued(operation, RankNs(2000));
-    assert_eq!(live.reader.read(RankNs(3000)), LiveState::default(), "it may yet begin");
+    assert_eq!(
+        live.reader.read(RankNs(3000)),
+        LiveState::default(),
+        "it may yet begin"
+    );
     let flow = live.announce(operation, to_peer(0));
     live.writer.begin_flow(flow, || RankNs(4000));
     assert_eq!(live.reader.read(LATER).in_progress.len(), 1);
@@ -182,12 +220,18 @@ fn an_operation_behind_another_waits_and_a_silent_one_has_ended() {
     live.announce(silent, to_peer(9));
     live.writer.enqueued(silent, RankNs(3500));
     let sequences = |operations: &[model::Operation]| -> Vec<u64> {
-        operations.iter().map(|operation| operation.sequence).collect()
+        operations
+            .iter()
+            .map(|operation| operation.sequence)
+            .collect()
     };
     let state = live.reader.read(LATER);
     assert_eq!(sequences(&state.in_progress), [0, 1]);
     assert_eq!(sequences(&state.ended), [2]);
-    assert!(state.in_progress[1].flows.is_empty(), "what has not begun is not told");
+    assert!(
+        state.in_progress[1].flows.is_empty(),
+        "what has not begun is not told"
+    );
 }
 
 #[test]
@@ -230,7 +274,9 @@ fn operations_that_were_overwritten_unread_are_counted() {
     let state = live.reader.read(LATER);
     assert_eq!((state.ended.len(), state.lost), (0, 0));
     // It went over no network, so nobody saw whether it has ended.
-    let [last] = &state.in_progress[..] else { panic!("{state:?}") };
+    let [last] = &state.in_progress[..] else {
+        panic!("{state:?}")
+    };
     assert!(last.sequence == 199 && last.may_have_ended);
 }
 
@@ -264,7 +310,10 @@ fn communicators_beyond_the_table_s_room_are_counted() {
 fn a_table_outlives_its_killed_writer() {
     let root = tempfile::tempdir().unwrap();
     let directory = RingDirectory::create(root.path(), "job").unwrap();
-    let identity = Identity { pid: 1, ..identity() };
+    let identity = Identity {
+        pid: 1,
+        ..identity()
+    };
     let path = directory.live_path(&identity, LiveSource::Plugin);
     // SAFETY: the child only touches its own table and then waits to be killed.
     let child = unsafe { libc::fork() };
@@ -273,7 +322,11 @@ fn a_table_outlives_its_killed_writer() {
     }
     let mut reader = loop {
         if let Ok(mut reader) = LiveReader::open(&path)
-            && reader.read(LATER).in_progress.iter().any(|op| op.sequence > 2000)
+            && reader
+                .read(LATER)
+                .in_progress
+                .iter()
+                .any(|op| op.sequence > 2000)
         {
             break reader;
         }
@@ -285,7 +338,11 @@ fn a_table_outlives_its_killed_writer() {
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }
     let state = reader.read(LATER);
-    assert_eq!(reader.read(LATER).in_progress, state.in_progress, "nothing moves");
+    assert_eq!(
+        reader.read(LATER).in_progress,
+        state.in_progress,
+        "nothing moves"
+    );
     let mut afterwards = LiveReader::open(&path).unwrap();
     assert_eq!(afterwards.read(LATER).in_progress, state.in_progress);
     assert!(!afterwards.is_closed());
@@ -295,8 +352,7 @@ fn a_table_outlives_its_killed_writer() {
 /// Operations of one flow, all but each last one ended.
 fn write_for_ever(directory: &RingDirectory, identity: &Identity) -> ! {
     let size = LiveSize::new(64).unwrap();
-    let writer =
-        LiveWriter::create(directory, identity, size, LiveSource::Plugin).unwrap();
+    let writer = LiveWriter::create(directory, identity, size, LiveSource::Plugin).unwrap();
     let communicator = writer.communicator(1, b"", 0, 2).unwrap();
     for sequence in 0.. {
         let at = RankNs(sequence);
@@ -317,7 +373,12 @@ fn write_for_ever(directory: &RingDirectory, identity: &Identity) -> ! {
 #[test]
 fn what_is_told_is_whole_however_hard_the_table_is_driven() {
     const EACH: u64 = 50_000;
-    let Live { _root, writer, mut reader, communicator } = live();
+    let Live {
+        _root,
+        writer,
+        mut reader,
+        communicator,
+    } = live();
     let mut told = 0;
     std::thread::scope(|scope| {
         for thread in 0..3 {
@@ -340,7 +401,10 @@ fn what_is_told_is_whole_however_hard_the_table_is_driven() {
     let left = state.in_progress.len() as u64;
     assert!(told + left <= 3 * EACH, "none is told twice");
     // Numbers whose slot a writer stood still in are in the table until it is overwritten.
-    assert!(told + left + reader.dropped() >= 3 * EACH, "and none is forgotten");
+    assert!(
+        told + left + reader.dropped() >= 3 * EACH,
+        "and none is forgotten"
+    );
 }
 
 /// One operation whose words all follow from its tag.
@@ -382,10 +446,19 @@ fn foreign_files_are_refused_by_name() {
     let mut bytes = std::fs::read(live.writer.path()).unwrap();
     assert!(not_ours(refused(&bytes[..bytes.len() - 1])), "cut off");
     bytes[12..16].copy_from_slice(&65_536u32.to_le_bytes());
-    assert!(not_ours(refused(&bytes)), "more operations than it has room for");
+    assert!(
+        not_ours(refused(&bytes)),
+        "more operations than it has room for"
+    );
     bytes[8] = 9;
-    assert!(matches!(refused(&bytes), Some(RingError::Layout { found: 9, .. })));
-    assert!(matches!(LiveSize::new(100), Err(RingError::Operations { operations: 100 })));
+    assert!(matches!(
+        refused(&bytes),
+        Some(RingError::Layout { found: 9, .. })
+    ));
+    assert!(matches!(
+        LiveSize::new(100),
+        Err(RingError::Operations { operations: 100 })
+    ));
 }
 
 #[test]
@@ -394,9 +467,11 @@ fn directories_of_processes_that_have_only_a_live_table_are_kept_while_they_live
     let living = RingDirectory::create(root.path(), "living").unwrap();
     let dead = RingDirectory::create(root.path(), "dead").unwrap();
     let size = LiveSize::default();
-    let _writer =
-        LiveWriter::create(&living, &identity(), size, LiveSource::Plugin).unwrap();
-    let gone = Identity { started: 1, ..identity() };
+    let _writer = LiveWriter::create(&living, &identity(), size, LiveSource::Plugin).unwrap();
+    let gone = Identity {
+        started: 1,
+        ..identity()
+    };
     let _orphan = LiveWriter::create(&dead, &gone, size, LiveSource::Calls).unwrap();
     assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
     assert!(living.path().exists() && !dead.path().exists());
@@ -410,7 +485,10 @@ fn a_process_s_ring_and_live_table_stand_beside_each_other() {
     let directory = RingDirectory::create(root, "job").unwrap();
     let ring = RingWriter::create(&directory, &identity(), 64).unwrap();
     assert_eq!(directory.rings().unwrap(), [ring.path()]);
-    assert_eq!(directory.live_tables(LiveSource::Plugin).unwrap(), [live.writer.path()]);
+    assert_eq!(
+        directory.live_tables(LiveSource::Plugin).unwrap(),
+        [live.writer.path()]
+    );
     let stem = |path: &Path| path.file_stem().unwrap().to_owned();
     assert_eq!(stem(ring.path()), stem(live.writer.path()));
 }
@@ -420,8 +498,7 @@ fn where_only_calls_are_seen_the_last_of_each_lane_may_still_run() {
     let root = tempfile::tempdir().unwrap();
     let directory = RingDirectory::create(root.path(), "job").unwrap();
     let size = LiveSize::new(64).unwrap();
-    let writer =
-        LiveWriter::create(&directory, &identity(), size, LiveSource::Calls).unwrap();
+    let writer = LiveWriter::create(&directory, &identity(), size, LiveSource::Calls).unwrap();
     let mut reader = LiveReader::open(writer.path()).unwrap();
     assert_eq!(reader.source(), LiveSource::Calls);
     let communicator = writer.communicator(77, b"dp", 1, 4).unwrap();
@@ -430,13 +507,22 @@ fn where_only_calls_are_seen_the_last_of_each_lane_may_still_run() {
         begun.unwrap()
     };
     let send = |peer| {
-        let route = Route { channel: 0, peer, direction: Direction::Send };
+        let route = Route {
+            channel: 0,
+            peer,
+            direction: Direction::Send,
+        };
         let operation = call(CollectiveOp::SEND, 0);
         let flow = writer.announce_flow(operation, route, 0).unwrap();
         writer.begin_flow(flow, || RankNs(5));
         operation
     };
-    let calls = [call(ALLREDUCE, 0), call(CollectiveOp::BARRIER, 0), send(2), send(3)];
+    let calls = [
+        call(ALLREDUCE, 0),
+        call(CollectiveOp::BARRIER, 0),
+        send(2),
+        send(3),
+    ];
     for operation in calls {
         writer.enqueued(operation, RankNs(6));
     }
@@ -445,10 +531,14 @@ fn where_only_calls_are_seen_the_last_of_each_lane_may_still_run() {
     assert_eq!(state.ended.len(), 4);
     let open = |state: &LiveState| -> Vec<_> {
         let open = state.in_progress.iter();
-        open.map(|open| (open.op, open.sequence, open.may_have_ended)).collect()
+        open.map(|open| (open.op, open.sequence, open.may_have_ended))
+            .collect()
     };
     let sends = [(CollectiveOp::SEND, 0, true); 2];
-    assert_eq!(open(&state), [&[(ALLREDUCE, 1, false)][..], &sends].concat());
+    assert_eq!(
+        open(&state),
+        [&[(ALLREDUCE, 1, false)][..], &sends].concat()
+    );
     writer.enqueued(inside, RankNs(7));
     let state = reader.read(RankNs(u64::MAX));
     assert_eq!(open(&state), [&sends[..], &[(ALLREDUCE, 1, true)]].concat());

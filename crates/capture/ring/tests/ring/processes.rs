@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use laggard_ring::{
-    Drained, Identity, NameKind, RingDirectory, RingError, RingReader, RingWriter,
-    clean_stale, process_started,
+    Drained, Identity, NameKind, RingDirectory, RingError, RingReader, RingWriter, clean_stale,
+    process_started,
 };
 use model::{CollectiveIssue, CollectiveOp, Event, Mark, RankNs};
 
@@ -72,7 +72,10 @@ fn a_reader_gets_what_was_written_and_who_wrote_it() {
     assert_eq!(writer.name(NameKind::Stage, "tokenise"), Some(0));
     assert_eq!(drain(&mut reader), ((0..10).collect(), 0));
     assert_eq!(reader.step(), Some(7));
-    assert_eq!(reader.names_from(0), [(NameKind::Stage, "tokenise".to_owned())]);
+    assert_eq!(
+        reader.names_from(0),
+        [(NameKind::Stage, "tokenise".to_owned())]
+    );
     writer.set_closed(true);
     assert!(reader.is_closed() && reader.is_drained());
 }
@@ -97,8 +100,7 @@ fn names_that_find_no_room_are_refused_and_long_ones_cut_at_a_character() {
     let writer = RingWriter::create(&directory, &identity(0), 64).unwrap();
     let long = "ü".repeat(200);
     assert_eq!(writer.name(NameKind::Role, &long), Some(0));
-    let accepted =
-        (0..200).filter(|n| writer.name(NameKind::Stage, &n.to_string()).is_some());
+    let accepted = (0..200).filter(|n| writer.name(NameKind::Stage, &n.to_string()).is_some());
     assert_eq!(accepted.count(), 127);
     let reader = RingReader::open(writer.path()).unwrap();
     assert_eq!(reader.names_from(0)[0], (NameKind::Role, "ü".repeat(124)));
@@ -107,11 +109,17 @@ fn names_that_find_no_room_are_refused_and_long_ones_cut_at_a_character() {
 #[test]
 fn a_ring_outlives_its_killed_writer() {
     let (_root, directory) = directory();
-    let path = directory.ring_path(&Identity { pid: 1, ..identity(0) });
+    let path = directory.ring_path(&Identity {
+        pid: 1,
+        ..identity(0)
+    });
     // SAFETY: the child only touches its own ring and then waits to be killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let identity = Identity { pid: 1, ..identity(0) };
+        let identity = Identity {
+            pid: 1,
+            ..identity(0)
+        };
         let writer = RingWriter::create(&directory, &identity, 1024).unwrap();
         for number in 0.. {
             writer.write(mark(number));
@@ -133,7 +141,10 @@ fn a_ring_outlives_its_killed_writer() {
     let (numbers, _) = drain(&mut reader);
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
     let mut afterwards = RingReader::open(&path).unwrap();
-    assert!(drain(&mut afterwards).0.len() > 500, "the last records are still there");
+    assert!(
+        drain(&mut afterwards).0.len() > 500,
+        "the last records are still there"
+    );
 }
 
 /// Several threads take turns as fast as they can while readers read and die.
@@ -172,19 +183,31 @@ fn foreign_files_are_refused_by_name() {
     let (_root, directory) = directory();
     let path = directory.path().join("rank0.1.ring");
     std::fs::write(&path, vec![7u8; 100_000]).unwrap();
-    assert!(matches!(RingReader::open(&path), Err(RingError::NotARing { .. })));
+    assert!(matches!(
+        RingReader::open(&path),
+        Err(RingError::NotARing { .. })
+    ));
     std::fs::write(&path, b"LAGGARD\0").unwrap();
-    assert!(matches!(RingReader::open(&path), Err(RingError::NotARing { .. })));
+    assert!(matches!(
+        RingReader::open(&path),
+        Err(RingError::NotARing { .. })
+    ));
     let writer = RingWriter::create(&directory, &identity(0), 64).unwrap();
     let mut bytes = std::fs::read(writer.path()).unwrap();
     bytes[8] = 99;
     std::fs::write(&path, &bytes).unwrap();
-    assert!(matches!(RingReader::open(&path), Err(RingError::Layout { found: 99, .. })));
+    assert!(matches!(
+        RingReader::open(&path),
+        Err(RingError::Layout { found: 99, .. })
+    ));
     bytes[8] = 1;
     // A ring that claims more slots than it has.
     bytes[16..24].copy_from_slice(&(1u64 << 40).to_le_bytes());
     std::fs::write(&path, &bytes).unwrap();
-    assert!(matches!(RingReader::open(&path), Err(RingError::NotARing { .. })));
+    assert!(matches!(
+        RingReader::open(&path),
+        Err(RingError::NotARing { .. })
+    ));
 }
 
 #[test]
@@ -194,7 +217,10 @@ fn rings_of_dead_jobs_are_cleaned_up_and_those_of_living_ones_are_not() {
     let dead = RingDirectory::create(root.path(), "dead").unwrap();
     let _writer = RingWriter::create(&living, &identity(0), 64).unwrap();
     // The same pid, started at another time: the process is gone and its number reused.
-    let gone = Identity { started: 1, ..identity(0) };
+    let gone = Identity {
+        started: 1,
+        ..identity(0)
+    };
     let _orphan = RingWriter::create(&dead, &gone, 64).unwrap();
     assert_eq!(
         clean_stale(root.path(), Duration::from_hours(1)).unwrap(),

@@ -102,13 +102,17 @@ impl Passage {
     fn waited_in_row_s(&self, at_s: f64) -> f64 {
         let begun = self.waits.partition_point(|[from_s, ..]| *from_s < at_s);
         let last = begun.checked_sub(1).map(|last| self.waits[last]);
-        last.map_or(0.0, |[from_s, to_s, before_s]| before_s + at_s.min(to_s) - from_s)
+        last.map_or(0.0, |[from_s, to_s, before_s]| {
+            before_s + at_s.min(to_s) - from_s
+        })
     }
 
     /// How many boundaries it is behind a host that gets to one then.
     fn behind(&self, boundary: usize, at_s: f64) -> usize {
         let (rows, at_s) = self.place(at_s);
-        let passed = self.ends.partition_point(|end_s| *end_s <= at_s + ROUNDING_S);
+        let passed = self
+            .ends
+            .partition_point(|end_s| *end_s <= at_s + ROUNDING_S);
         let passed = rows * self.ends.len() as f64 + passed as f64;
         (boundary as f64 + 1.0 - passed).max(0.0) as usize
     }
@@ -134,7 +138,12 @@ impl Apart {
             }
         }
         let may_fill = !rows.iter().all(|row| row.known.iter().any(|it| it.reads));
-        Self { ranks, rows, ahead, may_fill }
+        Self {
+            ranks,
+            rows,
+            ahead,
+            may_fill,
+        }
     }
 
     pub(super) fn ahead(&self) -> Vec<usize> {
@@ -160,20 +169,24 @@ impl Apart {
                 cells: Vec::new(),
                 fixed: vec![Vec::new(); faults.len()],
             };
-            for (piece, known) in
-                taken.pieces.iter().zip(taken.known.chunks_exact(self.ranks))
+            for (piece, known) in taken
+                .pieces
+                .iter()
+                .zip(taken.known.chunks_exact(self.ranks))
             {
                 let boundary = piece.boundary;
                 let stage = block.boundaries[boundary].stage;
                 let late = [Side::Host, Side::Device].map(|side| {
                     columns
                         .iter()
-                        .map(|column| {
-                            faults.iter().any(|it| it.is_of(*column, stage, side))
-                        })
+                        .map(|column| faults.iter().any(|it| it.is_of(*column, stage, side)))
                         .collect()
                 });
-                let of_stage = OfStage { known, late, is_loader: stage == StageId::DATA };
+                let of_stage = OfStage {
+                    known,
+                    late,
+                    is_loader: stage == StageId::DATA,
+                };
                 let (cells, levels) = self.cells(&of_stage, boundary);
                 for (rank, cell) in cells.into_iter().enumerate() {
                     for (fault, fixed) in faults.iter().zip(&mut row.fixed) {
@@ -198,7 +211,11 @@ impl Apart {
 
     /// What ranks do in a piece, and what the hosts and the devices do of those that are on time.
     fn cells(&self, here: &OfStage<'_>, boundary: usize) -> (Vec<PieceCell>, [f64; 2]) {
-        let OfStage { known, late: [host_late, device_late], is_loader } = here;
+        let OfStage {
+            known,
+            late: [host_late, device_late],
+            is_loader,
+        } = here;
         let most = self.ahead[boundary] as f64;
         // A host whose queue is full waits as long as its device does, and for an unknown part of what
         // it seems to work. Nothing is launched while data is loaded.
@@ -211,13 +228,20 @@ impl Apart {
         let hosts_s: Vec<f64> = known
             .iter()
             .zip(&is_full)
-            .map(|(RankPiece { host_s, waited_s, .. }, is_full)| {
-                if *is_full {
-                    FULL_WORK_SHARE * (host_s - waited_s).max(0.0)
-                } else {
-                    *host_s
-                }
-            })
+            .map(
+                |(
+                    RankPiece {
+                        host_s, waited_s, ..
+                    },
+                    is_full,
+                )| {
+                    if *is_full {
+                        FULL_WORK_SHARE * (host_s - waited_s).max(0.0)
+                    } else {
+                        *host_s
+                    }
+                },
+            )
             .collect();
         // What hosts take is at most this: whoever waits for its queue seems to work.
         let mut punctual_s: Vec<f64> = hosts_s
@@ -239,7 +263,10 @@ impl Apart {
             .collect();
         let device_level_s = median(&mut busy_s).unwrap_or_else(|| {
             // A device that may have waited for its host takes no longer than that.
-            known.iter().map(RankPiece::device_most_s).fold(f64::INFINITY, f64::min)
+            known
+                .iter()
+                .map(RankPiece::device_most_s)
+                .fold(f64::INFINITY, f64::min)
         });
         let mut cells = Vec::with_capacity(known.len());
         for (rank, it) in known.iter().enumerate() {
@@ -250,8 +277,11 @@ impl Apart {
                 most_s
             };
             let starves = it.ready_s + device_s < it.device_end_s - ROUNDING_S;
-            let left_s =
-                if starves { (it.device_end_s - it.host_end_s).max(0.0) } else { 0.0 };
+            let left_s = if starves {
+                (it.device_end_s - it.host_end_s).max(0.0)
+            } else {
+                0.0
+            };
             // Only of hosts that are on time: beyond that a late one works.
             let is_held = is_full[rank] && !host_late[rank];
             let most_s = if is_held { host_level_s } else { f64::INFINITY };
@@ -293,9 +323,13 @@ impl<'window> Times<'window> {
         let block = &sampled.window.blocks[at];
         let size = block.boundaries.len() * block.ranks;
         let host = &sampled.host;
-        let [host_s, read_s, after_read_s, before_read_s] =
-            [&host.took_s, &host.read_s, &host.after_read_s, &host.device_before_read_s]
-                .map(|plane| &plane[at][row * size..(row + 1) * size]);
+        let [host_s, read_s, after_read_s, before_read_s] = [
+            &host.took_s,
+            &host.read_s,
+            &host.after_read_s,
+            &host.device_before_read_s,
+        ]
+        .map(|plane| &plane[at][row * size..(row + 1) * size]);
         Self {
             block,
             device_s: prefixes(block.row(row), block.ranks),
@@ -315,9 +349,17 @@ impl<'window> Times<'window> {
         let mut pieces = Vec::new();
         for (boundary, read_s) in self.read_s.chunks_exact(all).enumerate() {
             let reads = read_s.iter().any(|read_s| *read_s > 0.0);
-            pieces.push(Piece { boundary, begins: true, ends: !reads });
+            pieces.push(Piece {
+                boundary,
+                begins: true,
+                ends: !reads,
+            });
             if reads {
-                pieces.push(Piece { boundary, begins: false, ends: true });
+                pieces.push(Piece {
+                    boundary,
+                    begins: false,
+                    ends: true,
+                });
             }
         }
         let groups = self.block.groups.as_deref();
@@ -336,9 +378,15 @@ impl<'window> Times<'window> {
                     .fold(f64::NEG_INFINITY, f64::max)
             });
             let places = known[rank..].iter_mut().step_by(columns.len());
-            places.zip(of_rank).for_each(|(place, known)| *place = known);
+            places
+                .zip(of_rank)
+                .for_each(|(place, known)| *place = known);
         }
-        TakenRow { row_s, pieces, known }
+        TakenRow {
+            row_s,
+            pieces,
+            known,
+        }
     }
 
     /// `meets_s` is when the last rank is where a device waits for it behind the boundary before.
@@ -371,14 +419,21 @@ impl<'window> Times<'window> {
                     let begun_s = passage.ends.get(piece.boundary.wrapping_sub(1));
                     let drained_s = begun_s.unwrap_or(&0.0) + self.before_read_s[cell];
                     let behind_s = self.read_s[cell] + self.after_read_s[cell];
-                    [self.host_s[cell] - behind_s, drained_s.clamp(device_s, end_s)]
+                    [
+                        self.host_s[cell] - behind_s,
+                        drained_s.clamp(device_s, end_s),
+                    ]
                 }
                 (_, true) => [self.host_s[cell], end_s],
                 _ if has_read => [self.after_read_s[cell], end_s],
                 // It took all of it in the piece before: another rank reads back.
                 _ => [0.0, end_s],
             };
-            let meets_s = if piece.begins { meets_s(piece.boundary) } else { device_s };
+            let meets_s = if piece.begins {
+                meets_s(piece.boundary)
+            } else {
+                device_s
+            };
             let met_s = meets_s.clamp(device_s, end_s);
             if met_s > device_s {
                 passage.wait(device_s, met_s);

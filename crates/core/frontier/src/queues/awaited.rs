@@ -19,8 +19,7 @@ pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
     let mut awaited = vec![Vec::new(); places];
     let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, ranks)).collect();
     for (issued, boundary) in block.boundaries.iter().enumerate() {
-        if !matches!(boundary.ending, Ending::Issue { op, .. } if !op.is_point_to_point())
-        {
+        if !matches!(boundary.ending, Ending::Issue { op, .. } if !op.is_point_to_point()) {
             continue;
         }
         let last_s: Vec<Vec<f64>> = rows

@@ -9,21 +9,31 @@ fn columns(rows: impl IntoIterator<Item = [f32; 3]>) -> Columns {
     let mut columns = Columns::default();
     for (worker, [beta, mu, sigma]) in (0..).zip(rows) {
         let measured = u32::from(mu > 0.0 || sigma > 0.0);
-        columns.push(worker, &Pattern { beta, mu, sigma, events: 1, measured });
+        columns.push(
+            worker,
+            &Pattern {
+                beta,
+                mu,
+                sigma,
+                events: 1,
+                measured,
+            },
+        );
     }
     columns
 }
 
-fn found(
-    rows: impl IntoIterator<Item = [f32; 3]>,
-    class: FunctionClass,
-) -> FunctionFinding {
+fn found(rows: impl IntoIterator<Item = [f32; 3]>, class: FunctionClass) -> FunctionFinding {
     let expected = ExpectedBox::of_class(class);
     localise(&columns(rows), &expected, &PatternSettings::default(), 7)
 }
 
 fn workers(found: &FunctionFinding) -> Vec<u32> {
-    found.abnormal.iter().map(|abnormal| abnormal.worker).collect()
+    found
+        .abnormal
+        .iter()
+        .map(|abnormal| abnormal.worker)
+        .collect()
 }
 
 /// A deviation of a fraction of a percent that differs from worker to worker.
@@ -63,7 +73,11 @@ fn of_a_ring_with_half_a_link_the_ends_of_the_link_stand_out_most() {
 fn throttled_gpus_are_exactly_the_ones_that_are_found_and_cluster_by_host() {
     let throttled = |worker: u32| (worker / 8).is_multiple_of(8) && worker < 2400;
     let rows = (0..2560).map(|worker| {
-        let [beta, mu] = if throttled(worker) { [0.45, 0.55] } else { [0.30, 0.90] };
+        let [beta, mu] = if throttled(worker) {
+            [0.45, 0.55]
+        } else {
+            [0.30, 0.90]
+        };
         [beta + jitter(worker), mu + jitter(worker), 0.02]
     });
     let found = found(rows, FunctionClass::GpuCompute);
@@ -87,27 +101,55 @@ fn a_link_that_is_down_is_told_from_those_that_wait_for_it() {
     let found = found(rows, FunctionClass::Collective);
     assert_eq!(workers(&found), (100..148).collect::<Vec<_>>());
     let differential: Vec<f64> = found.abnormal.iter().map(|a| a.differential).collect();
-    assert!(differential[..3].iter().all(|delta| *delta == 1.0), "{differential:?}");
-    assert!(differential[3..].iter().all(|delta| (0.9..=1.0).contains(delta)));
+    assert!(
+        differential[..3].iter().all(|delta| *delta == 1.0),
+        "{differential:?}"
+    );
+    assert!(
+        differential[3..]
+            .iter()
+            .all(|delta| (0.9..=1.0).contains(delta))
+    );
 }
 
 /// PT-A4 and PT-A5: cases C2P1 and C2P2.
 #[test]
 fn what_all_workers_wait_for_is_a_common_problem_and_what_one_does_a_partial_one() {
-    let all = found((0..64).map(|w| [0.2 + jitter(w), 0.1, 0.0]), FunctionClass::Python);
+    let all = found(
+        (0..64).map(|w| [0.2 + jitter(w), 0.1, 0.0]),
+        FunctionClass::Python,
+    );
     assert_eq!(all.abnormal.len(), 64);
     assert_eq!(all.problem, Some(Problem::Common));
-    assert!(all.abnormal.iter().all(|abnormal| abnormal.distance() > 0.0));
-    let one = |worker| if worker == 9 { [0.3, 0.9, 0.0] } else { [0.003, 0.9, 0.0] };
+    assert!(
+        all.abnormal
+            .iter()
+            .all(|abnormal| abnormal.distance() > 0.0)
+    );
+    let one = |worker| {
+        if worker == 9 {
+            [0.3, 0.9, 0.0]
+        } else {
+            [0.003, 0.9, 0.0]
+        }
+    };
     let found = found((0..64).map(one), FunctionClass::Python);
-    assert_eq!((workers(&found), found.problem), (vec![9], Some(Problem::Partial)));
+    assert_eq!(
+        (workers(&found), found.problem),
+        (vec![9], Some(Problem::Partial))
+    );
 }
 
 /// PT-A6: case C2P3, as far as patterns go: the functions differ from worker to worker.
 #[test]
 fn a_pause_that_strikes_a_worker_is_found_with_its_low_utilisation() {
-    let rows =
-        (0..200).map(|w| if w == 41 { [0.04, 0.05, 0.01] } else { [0.004, 0.8, 0.1] });
+    let rows = (0..200).map(|w| {
+        if w == 41 {
+            [0.04, 0.05, 0.01]
+        } else {
+            [0.004, 0.8, 0.1]
+        }
+    });
     let found = found(rows, FunctionClass::Python);
     assert_eq!(workers(&found), [41]);
     assert!(found.abnormal[0].values[1] < found.median[1] / 2.0);
@@ -116,8 +158,13 @@ fn a_pause_that_strikes_a_worker_is_found_with_its_low_utilisation() {
 #[test]
 fn what_takes_less_than_a_hundredth_of_a_step_is_not_compared() {
     for (beta, named) in [(0.2, vec![41]), (0.008, Vec::new())] {
-        let rows =
-            (0..200).map(|w| if w == 41 { [beta, 0.1, 0.6] } else { [beta, 0.9, 0.1] });
+        let rows = (0..200).map(|w| {
+            if w == 41 {
+                [beta, 0.1, 0.6]
+            } else {
+                [beta, 0.9, 0.1]
+            }
+        });
         assert_eq!(workers(&found(rows, FunctionClass::GpuCompute)), named);
     }
 }
@@ -125,8 +172,13 @@ fn what_takes_less_than_a_hundredth_of_a_step_is_not_compared() {
 /// docs/math/pattern.md: with samples of their own, 268 of these are flagged.
 #[test]
 fn healthy_workers_are_not_flagged_by_the_luck_of_the_draw() {
-    let rows = (0..20_000)
-        .map(|worker| if worker < 3 { [0.5, 0.2, 0.3] } else { [0.2, 0.9, 0.05] });
+    let rows = (0..20_000).map(|worker| {
+        if worker < 3 {
+            [0.5, 0.2, 0.3]
+        } else {
+            [0.2, 0.9, 0.05]
+        }
+    });
     for seed in 0..20 {
         let columns = columns(rows.clone());
         let expected = ExpectedBox::of_class(FunctionClass::GpuCompute);
@@ -152,12 +204,19 @@ fn a_kernel_that_is_slow_on_every_worker_shows_only_against_its_own_range() {
 
 fn any_rows() -> impl Strategy<Value = Vec<[f32; 3]>> {
     // Eighths are scaled by powers of two without rounding.
-    proptest::collection::vec([0..=8u8, 0..=8, 0..=8], 1..150)
-        .prop_map(|rows| rows.iter().map(|row| row.map(|v| f32::from(v) / 8.0)).collect())
+    proptest::collection::vec([0..=8u8, 0..=8, 0..=8], 1..150).prop_map(|rows| {
+        rows.iter()
+            .map(|row| row.map(|v| f32::from(v) / 8.0))
+            .collect()
+    })
 }
 
 fn by_worker(found: &FunctionFinding) -> BTreeMap<u32, (f64, bool)> {
-    found.abnormal.iter().map(|a| (a.worker, (a.differential, a.differs))).collect()
+    found
+        .abnormal
+        .iter()
+        .map(|a| (a.worker, (a.differential, a.differs)))
+        .collect()
 }
 
 proptest! {

@@ -29,8 +29,9 @@ fn watch(
             // Stages are not alike: the last one has the loss.
             usual_ms + u64::from(rank == 3) * 5 + extra(step, rank as u32, block).0
         };
-        let durations_s: Vec<f64> =
-            (0..graph.nodes()).map(|node| took_ms(node) as f64 * 1e-3).collect();
+        let durations_s: Vec<f64> = (0..graph.nodes())
+            .map(|node| took_ms(node) as f64 * 1e-3)
+            .collect();
         let mut timing = Timing::default();
         graph.time(&durations_s, &mut timing);
         for rank in 0..RANKS {
@@ -53,7 +54,12 @@ fn watch(
                 let end = at(end_ms, held_ms, launched_ms + 1);
                 found[1].extend(hosts.begin(rank, begin.host.0, place));
                 found[1].extend(hosts.end(rank, step, end.host.0, place));
-                blocks.push(DeviceBlock { step, place, begin, end });
+                blocks.push(DeviceBlock {
+                    step,
+                    place,
+                    begin,
+                    end,
+                });
             }
             found[0].extend(devices.take(rank, &blocks, &hosts));
         }
@@ -80,7 +86,10 @@ fn a_slow_device_is_named_and_no_host_that_launches() {
     });
     assert_eq!(hosts, []);
     let steps: Vec<u32> = devices.iter().map(|held| held.step).collect();
-    assert_eq!(steps, sampled().filter(|step| *step >= 40).collect::<Vec<_>>());
+    assert_eq!(
+        steps,
+        sampled().filter(|step| *step >= 40).collect::<Vec<_>>()
+    );
     for held in &devices {
         // Of what four microbatches take longer the last stage, which is the slowest, hides half.
         assert!((held.lost_s - 0.04).abs() < 1e-6, "{held:?}");
@@ -118,15 +127,17 @@ fn what_is_slow_everywhere_is_nobodys_fault() {
         let [devices, _] = watch(sampled(), |step, _, block| {
             (if step >= 40 { longer_ms(block) } else { 0 }, 0)
         });
-        assert!(devices.iter().all(|held| held.causes.is_empty()), "{devices:?}");
+        assert!(
+            devices.iter().all(|held| held.causes.is_empty()),
+            "{devices:?}"
+        );
     }
 }
 
 #[test]
 fn a_step_that_one_rank_has_not_told_is_passed_over() {
     let settings = ScheduleSettings::default();
-    let (mut hosts, mut devices) =
-        (Watch::new(settings.clone()), DeviceWatch::new(settings));
+    let (mut hosts, mut devices) = (Watch::new(settings.clone()), DeviceWatch::new(settings));
     let time = |ms: u64| BlockTime {
         host: RankNs(ms * MS),
         device: RankNs(ms * MS),
@@ -146,7 +157,12 @@ fn a_step_that_one_rank_has_not_told_is_passed_over() {
             hosts.begin(rank, at_ms * MS, place);
             hosts.end(rank, step, (at_ms + 10) * MS, place);
             let (begin, end) = (time(at_ms), time(at_ms + 10));
-            let block = DeviceBlock { step, place, begin, end };
+            let block = DeviceBlock {
+                step,
+                place,
+                begin,
+                end,
+            };
             let is_lost = rank == 1 && (20..120).contains(&step);
             let blocks = if is_lost { &[][..] } else { &[block] };
             assert_eq!(devices.take(rank, blocks, &hosts), []);

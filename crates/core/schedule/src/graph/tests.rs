@@ -16,12 +16,23 @@ fn timed(graph: &Graph, durations_s: &[f64]) -> Timing {
 
 /// The same duration for every block of a pass.
 fn uniform(graph: &Graph, of: impl Fn(Pass) -> f64) -> Vec<f64> {
-    (0..graph.nodes()).map(|node| of(graph.block(node).1.pass)).collect()
+    (0..graph.nodes())
+        .map(|node| of(graph.block(node).1.pass))
+        .collect()
 }
 
 fn node(graph: &Graph, stage: usize, pass: Pass, microbatch: u32) -> usize {
-    let wanted = (stage, PipelineBlock { pass, microbatch, chunk: 0 });
-    (0..graph.nodes()).find(|node| graph.block(*node) == wanted).unwrap()
+    let wanted = (
+        stage,
+        PipelineBlock {
+            pass,
+            microbatch,
+            chunk: 0,
+        },
+    );
+    (0..graph.nodes())
+        .find(|node| graph.block(*node) == wanted)
+        .unwrap()
 }
 
 /// MT-A1, MT-P1.
@@ -30,8 +41,7 @@ fn a_uniform_pipeline_takes_what_the_closed_form_says() {
     for (stages, microbatches) in [(4, 4), (2, 8), (8, 8), (1, 5), (6, 3), (16, 64)] {
         for scheme in [Scheme::OneForwardOneBackward, Scheme::GPipe] {
             let graph = Graph::new(scheme.plan(stages, microbatches)).unwrap();
-            let durations =
-                uniform(&graph, |p| if p == Pass::Forward { 40. } else { 80. });
+            let durations = uniform(&graph, |p| if p == Pass::Forward { 40. } else { 80. });
             let makespan = timed(&graph, &durations).makespan_s;
             assert_eq!(makespan, f64::from(microbatches + stages - 1) * 120.0);
         }
@@ -90,8 +100,7 @@ fn delays_that_fit_into_the_bubble_are_absorbed() {
         at(3, Pass::Backward, 2),
     ];
     let delayed = |nodes: &[usize]| {
-        let mut durations =
-            uniform(&graph, |p| if p == Pass::Forward { 40.0 } else { 80.0 });
+        let mut durations = uniform(&graph, |p| if p == Pass::Forward { 40.0 } else { 80.0 });
         for node in nodes {
             durations[*node] += 60.0;
         }
@@ -101,7 +110,10 @@ fn delays_that_fit_into_the_bubble_are_absorbed() {
     assert_eq!(all.makespan_s, 1020.0);
     let critical = [s1, s2, s3, s4, s5, s6].map(|node| all.is_critical(node));
     assert_eq!(critical, [false, false, true, false, true, true]);
-    assert_eq!([s1, s2, s4].map(|node| all.slack_s[node]), [160.0, 240.0, 140.0]);
+    assert_eq!(
+        [s1, s2, s4].map(|node| all.slack_s[node]),
+        [160.0, 240.0, 140.0]
+    );
     assert_eq!(delayed(&[s1, s2, s4]).makespan_s, 840.0);
     assert_eq!(delayed(&[s3, s5, s6]).makespan_s, 1020.0);
     let f4 = at(1, Pass::Forward, 3);
@@ -114,20 +126,33 @@ fn delays_that_fit_into_the_bubble_are_absorbed() {
 #[test]
 fn the_published_slowdown_has_the_published_path() {
     let durations = [
-        [38239., 34726., 35513., 35323., 45455., 47105., 40592., 40456.],
-        [36069., 36157., 36441., 47862., 2_043_546., 47732., 42763., 42817.],
-        [36317., 35954., 48215., 36305., 63064., 38154., 52403., 47530.],
-        [45301., 47300., 41790., 46769., 40439., 47497., 40489., 47322.],
+        [
+            38239., 34726., 35513., 35323., 45455., 47105., 40592., 40456.,
+        ],
+        [
+            36069., 36157., 36441., 47862., 2_043_546., 47732., 42763., 42817.,
+        ],
+        [
+            36317., 35954., 48215., 36305., 63064., 38154., 52403., 47530.,
+        ],
+        [
+            45301., 47300., 41790., 46769., 40439., 47497., 40489., 47322.,
+        ],
     ];
     let graph = one_forward_one_backward(4, 4);
     let timing = timed(&graph, durations.as_flattened());
     assert_eq!(timing.makespan_s, 2_599_617.0);
-    let mut critical: Vec<usize> =
-        (0..graph.nodes()).filter(|node| timing.is_critical(*node)).collect();
+    let mut critical: Vec<usize> = (0..graph.nodes())
+        .filter(|node| timing.is_critical(*node))
+        .collect();
     critical.sort_by(|a, b| timing.ends_s[*a].total_cmp(&timing.ends_s[*b]));
     let path = critical.into_iter().map(|node| {
         let (stage, block) = graph.block(node);
-        format!("{}{}@{stage}", &block.pass.name()[..1], block.microbatch + 1)
+        format!(
+            "{}{}@{stage}",
+            &block.pass.name()[..1],
+            block.microbatch + 1
+        )
     });
     assert_eq!(
         path.collect::<Vec<_>>().join(" "),
@@ -144,9 +169,16 @@ fn the_published_hang_has_one_halt_point() {
     let finished: Vec<bool> = (0..graph.nodes())
         .map(|node| node >= graph.nodes_of(0).end || node < 5)
         .collect();
-    let halts: Vec<_> =
-        graph.halts(&finished).into_iter().map(|node| graph.block(node)).collect();
-    let block = PipelineBlock { pass: Pass::Backward, microbatch: 1, chunk: 0 };
+    let halts: Vec<_> = graph
+        .halts(&finished)
+        .into_iter()
+        .map(|node| graph.block(node))
+        .collect();
+    let block = PipelineBlock {
+        pass: Pass::Backward,
+        microbatch: 1,
+        chunk: 0,
+    };
     assert_eq!(halts, [(0, block)]);
 }
 
@@ -156,10 +188,18 @@ fn every_critical_path_goes_through_a_weak_stage() {
     let graph = one_forward_one_backward(8, 16);
     for weak in 0..8 {
         let durations: Vec<f64> = (0..graph.nodes())
-            .map(|node| if graph.nodes_of(weak).contains(&node) { 24.0 } else { 1.0 })
+            .map(|node| {
+                if graph.nodes_of(weak).contains(&node) {
+                    24.0
+                } else {
+                    1.0
+                }
+            })
             .collect();
         let timing = timed(&graph, &durations);
-        let on_path = graph.nodes_of(weak).filter(|node| timing.is_critical(*node));
+        let on_path = graph
+            .nodes_of(weak)
+            .filter(|node| timing.is_critical(*node));
         assert_eq!(on_path.count(), 32, "stage {weak}");
     }
 }
@@ -183,8 +223,7 @@ fn any_timed() -> impl Strategy<Value = (Graph, Vec<f64>)> {
         let graph = Graph::new(plan).unwrap();
         let nodes = graph.nodes();
         // Whole numbers, so that sums are exact.
-        let durations =
-            proptest::collection::vec((1u32..1000).prop_map(f64::from), nodes);
+        let durations = proptest::collection::vec((1u32..1000).prop_map(f64::from), nodes);
         (Just(graph), durations)
     })
 }

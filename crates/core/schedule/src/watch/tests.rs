@@ -59,8 +59,9 @@ fn watch_waiting(
 
 /// When blocks end that take so long.
 fn timing(graph: &Graph, took_ns: impl Fn(usize) -> u64) -> crate::Timing {
-    let durations_s: Vec<f64> =
-        (0..graph.nodes()).map(|node| took_ns(node) as f64 * 1e-9).collect();
+    let durations_s: Vec<f64> = (0..graph.nodes())
+        .map(|node| took_ns(node) as f64 * 1e-9)
+        .collect();
     let mut timing = crate::Timing::default();
     graph.time(&durations_s, &mut timing);
     timing
@@ -73,9 +74,15 @@ fn is(block: PipelineBlock, pass: Pass, microbatch: u32) -> bool {
 #[test]
 fn the_slow_block_is_named_in_its_own_iteration() {
     let (_, found) = watch(12, |step, rank, block| {
-        if step == 8 && rank == 1 && is(block, Pass::Backward, 3) { 20 * F_NS } else { 0 }
+        if step == 8 && rank == 1 && is(block, Pass::Backward, 3) {
+            20 * F_NS
+        } else {
+            0
+        }
     });
-    let [held] = &found[..] else { panic!("{found:?}") };
+    let [held] = &found[..] else {
+        panic!("{found:?}")
+    };
     assert_eq!(held.step, 8);
     let (rank, slow) = held.causes[0];
     assert_eq!((held.causes.len(), rank, slow.stage), (1, 1, 1));
@@ -108,8 +115,10 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
             let begin_ns = end_ns(&node) - took_ns(node);
             number += 1;
             for first_rank in [0, RANKS] {
-                let place =
-                    BlockPlace { first_rank, ..place(block, stage as u32, RANKS) };
+                let place = BlockPlace {
+                    first_rank,
+                    ..place(block, stage as u32, RANKS)
+                };
                 let rank = first_rank + place.stage;
                 let late_ns = if first_rank > 0 { extra_ns(node).0 } else { 0 };
                 found.extend(watch.begin(rank, begin_ns, place));
@@ -119,10 +128,19 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
         }
         from_ns += (timing.makespan_s * 1e9) as u64 + F_NS;
     }
-    let [held] = &found[..] else { panic!("{found:?}") };
-    let (ranks, blocks): (Vec<u32>, Vec<PipelineBlock>) =
-        held.causes.iter().map(|(rank, slow)| (*rank, slow.block)).unzip();
-    assert_eq!((held.step, &ranks[..]), (8, &[RANKS + 1; 2][..]), "{held:?}");
+    let [held] = &found[..] else {
+        panic!("{found:?}")
+    };
+    let (ranks, blocks): (Vec<u32>, Vec<PipelineBlock>) = held
+        .causes
+        .iter()
+        .map(|(rank, slow)| (*rank, slow.block))
+        .unzip();
+    assert_eq!(
+        (held.step, &ranks[..]),
+        (8, &[RANKS + 1; 2][..]),
+        "{held:?}"
+    );
     assert!(is(blocks[0], Pass::Backward, 3) && is(blocks[1], Pass::Backward, 4));
 }
 
@@ -133,7 +151,9 @@ fn a_job_that_became_faster_is_not_one_that_scatters() {
         (10, 2) if is(block, Pass::Forward, 5) => 15 * F_NS,
         _ => 0,
     });
-    let [held] = &found[..] else { panic!("{found:?}") };
+    let [held] = &found[..] else {
+        panic!("{found:?}")
+    };
     assert_eq!((held.step, held.causes.len(), held.causes[0].0), (10, 1, 2));
 }
 
@@ -144,7 +164,9 @@ fn slow_iterations_of_a_start_do_not_hide_later_ones() {
         (8, 1) if is(block, Pass::Backward, 3) => 20 * F_NS,
         _ => 0,
     });
-    let [held] = &found[..] else { panic!("{found:?}") };
+    let [held] = &found[..] else {
+        panic!("{found:?}")
+    };
     assert_eq!((held.step, held.causes.len(), held.causes[0].0), (8, 1, 1));
 }
 
@@ -160,10 +182,14 @@ fn blocks_are_not_named_for_an_iteration_that_is_slow_for_another_reason() {
             }
         });
         let named = found.into_iter().filter(|held| !held.causes.is_empty());
-        named.map(|held| (held.step, held.lost_s)).collect::<Vec<_>>()
+        named
+            .map(|held| (held.step, held.lost_s))
+            .collect::<Vec<_>>()
     };
     assert_eq!(told(2), []);
-    let [(8, lost_s)] = told(1)[..] else { panic!("it is named") };
+    let [(8, lost_s)] = told(1)[..] else {
+        panic!("it is named")
+    };
     assert!((lost_s - 0.2).abs() < 1e-6, "{lost_s}");
 }
 
@@ -171,9 +197,15 @@ fn blocks_are_not_named_for_an_iteration_that_is_slow_for_another_reason() {
 fn what_the_bubble_takes_is_told_with_its_slack_and_costs_nothing() {
     // The first stage waits for the first backward: its last forwards have time.
     let (_, found) = watch(10, |step, rank, block| {
-        if step == 7 && rank == 0 && is(block, Pass::Forward, 3) { 5 * F_NS } else { 0 }
+        if step == 7 && rank == 0 && is(block, Pass::Forward, 3) {
+            5 * F_NS
+        } else {
+            0
+        }
     });
-    let [held] = &found[..] else { panic!("{found:?}") };
+    let [held] = &found[..] else {
+        panic!("{found:?}")
+    };
     assert_eq!(held.causes, []);
     let (rank, slow) = held.absorbed[0];
     assert_eq!((rank, slow.block.microbatch), (0, 3));
@@ -230,12 +262,24 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     }
     watch.begin(1, 1 << 40, place(1, 0));
     // Rank 0 has a fourth to do before it waits, but has not begun it.
-    let block = PipelineBlock { pass: Pass::Forward, microbatch: 0, chunk: 0 };
-    let begun = Standstill { rank: 1, stage: 1, block, state: PipelineRankState::Works };
+    let block = PipelineBlock {
+        pass: Pass::Forward,
+        microbatch: 0,
+        chunk: 0,
+    };
+    let begun = Standstill {
+        rank: 1,
+        stage: 1,
+        block,
+        state: PipelineRankState::Works,
+    };
     assert_eq!(holding_up(watch.standing()), [begun]);
     watch.end(1, 6, 1 << 41, place(1, 0));
     let halts = holding_up(watch.standing());
-    assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(
+        halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
     // Rank 2 asks for what rank 1 has not sent, or what is on its way; rank 0 goes on.
     watch.receive(2);
     watch.begin(0, 1 << 41, place(0, 3));
@@ -244,14 +288,25 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1]);
     watch.receive(1);
     let halts = holding_up(watch.standing());
-    assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(),
+        [1, 2]
+    );
     // Of ranks that are known to send.
     for rank in 0..3 {
         watch.send(rank);
     }
     watch.begin(1, 1 << 42, place(1, 1));
     watch.end(1, 6, 1 << 43, place(1, 1));
-    let block = PipelineBlock { microbatch: 1, ..block };
-    let owes = Standstill { rank: 1, stage: 1, block, state: PipelineRankState::Owes };
+    let block = PipelineBlock {
+        microbatch: 1,
+        ..block
+    };
+    let owes = Standstill {
+        rank: 1,
+        stage: 1,
+        block,
+        state: PipelineRankState::Owes,
+    };
     assert_eq!(holding_up(watch.standing()), [owes]);
 }

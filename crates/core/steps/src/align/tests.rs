@@ -6,7 +6,12 @@ use crate::testkit::steps;
 
 fn settings() -> WindowSettings {
     let defaults = WindowSettings::default();
-    WindowSettings { warmup_steps: 0, steps: 10, min_s: 0.0, ..defaults }
+    WindowSettings {
+        warmup_steps: 0,
+        steps: 10,
+        min_s: 0.0,
+        ..defaults
+    }
 }
 
 /// Windows of ranks that each go through the loop given for them.
@@ -30,7 +35,10 @@ fn windows(ranks: &[String], settings: WindowSettings) -> Vec<Window> {
 const PLAIN: &str = "D0 D1 B0 K B1 O0 O1 ";
 
 fn spans(windows: &[Window]) -> Vec<(u64, u64)> {
-    windows.iter().map(|window| (window.first_step, window.steps)).collect()
+    windows
+        .iter()
+        .map(|window| (window.first_step, window.steps))
+        .collect()
 }
 
 #[test]
@@ -38,8 +46,10 @@ fn windows_hold_each_step_once_and_in_order() {
     let ranks = [PLAIN.repeat(31), PLAIN.repeat(31)];
     let windows = windows(&ranks, settings());
     assert_eq!(spans(&windows), [(0, 10), (10, 10), (20, 10)]);
-    let rows: Vec<u64> =
-        windows.iter().flat_map(|w| w.blocks[0].steps.iter().copied()).collect();
+    let rows: Vec<u64> = windows
+        .iter()
+        .flat_map(|w| w.blocks[0].steps.iter().copied())
+        .collect();
     // The first step's beginning was not seen: it lies before the first cut.
     assert_eq!(rows, (1..30).collect::<Vec<_>>());
     assert!(windows.iter().all(|window| window.incomplete_steps == 0));
@@ -60,7 +70,10 @@ fn what_follows_a_step_that_nobody_delivered_has_no_beginning() {
     let mut aligner = Aligner::new(settings());
     aligner.expect(0, None);
     aligner.expect(1, None);
-    for step in steps(&PLAIN.repeat(11)).into_iter().filter(|step| step.step != 5) {
+    for step in steps(&PLAIN.repeat(11))
+        .into_iter()
+        .filter(|step| step.step != 5)
+    {
         aligner.push(0, step.clone());
         aligner.push(1, step);
     }
@@ -76,12 +89,21 @@ fn the_cut_follows_the_last_regular_collective() {
         windows(&ranks, settings())[0].cut
     };
     assert_eq!(cut(PLAIN), Cut::After(MarkKind::BackwardEnd));
-    assert_eq!(cut("D0 D1 B0 K B1 O0 K O1 "), Cut::After(MarkKind::OptimizerEnd));
+    assert_eq!(
+        cut("D0 D1 B0 K B1 O0 K O1 "),
+        Cut::After(MarkKind::OptimizerEnd)
+    );
     assert_eq!(cut("D0 D1 B0 K B1 O0 O1 K "), Cut::Data);
-    assert_eq!(cut("D0 D1 B0 K B1 K O0 O1 "), Cut::After(MarkKind::OptimizerBegin));
+    assert_eq!(
+        cut("D0 D1 B0 K B1 K O0 O1 "),
+        Cut::After(MarkKind::OptimizerBegin)
+    );
     assert_eq!(cut("D0 D1 B0 B1 O0 O1 "), Cut::After(MarkKind::BackwardEnd));
     assert_eq!(cut("S0 E0:20 E1:20 E0:21 E1:21 S1 "), Cut::Data);
-    let published = WindowSettings { published_cut: true, ..settings() };
+    let published = WindowSettings {
+        published_cut: true,
+        ..settings()
+    };
     let ranks = [PLAIN.repeat(12), PLAIN.repeat(12)];
     assert_eq!(windows(&ranks, published)[0].cut, Cut::Data);
 }
@@ -106,7 +128,10 @@ fn a_delay_after_the_last_collective_belongs_to_the_next_step() {
     let stages: Vec<StageId> = block.boundaries.iter().map(|b| b.stage).collect();
     assert_eq!(stages[0], StageId::CALLBACKS);
     assert_eq!(stages.last(), Some(&StageId::BACKWARD));
-    let slow = block.boundaries.iter().position(|b| b.after == MarkKind::OptimizerEnd);
+    let slow = block
+        .boundaries
+        .iter()
+        .position(|b| b.after == MarkKind::OptimizerEnd);
     assert!((block.row(0)[slow.unwrap() * 2 + 1] - 0.040).abs() < 1e-9);
 }
 
@@ -121,8 +146,14 @@ fn meeting(steps: [&str; 2]) -> (Cut, Meeting) {
 fn ranks_that_wait_behind_where_they_issue_are_cut_there() {
     let late = "D0 D1+40 B0 K B1 O0 O1 ";
     for (waits, cut) in [
-        ("D0 D1 B0 K B1 O0+40 O1 ", Cut::After(MarkKind::OptimizerBegin)),
-        ("D0 D1 B0 K B1 O0 O1+40 ", Cut::After(MarkKind::OptimizerEnd)),
+        (
+            "D0 D1 B0 K B1 O0+40 O1 ",
+            Cut::After(MarkKind::OptimizerBegin),
+        ),
+        (
+            "D0 D1 B0 K B1 O0 O1+40 ",
+            Cut::After(MarkKind::OptimizerEnd),
+        ),
         ("D0+40 D1 B0 K B1 O0 O1 ", Cut::Data),
     ] {
         assert_eq!(meeting([waits, late]), (cut, Meeting::Seen));
@@ -211,7 +242,10 @@ fn batches_that_other_steps_use_are_told_from_batches_read_one_step_ahead() {
     };
     let bursts = "S0 D0 D1 D0 D1 B0 K B1 O0 O1 S1 S0 B0 K B1 O0 O1 S1 ";
     assert!(unsafe_prefetch("", bursts));
-    assert!(!unsafe_prefetch("D0 D1 ", PLAIN), "one batch ahead throughout");
+    assert!(
+        !unsafe_prefetch("D0 D1 ", PLAIN),
+        "one batch ahead throughout"
+    );
     let evaluates = PLAIN.repeat(4) + "D0 D1 D0 D1 D0 D1 ";
     assert!(!unsafe_prefetch("", &evaluates));
 }
@@ -228,7 +262,9 @@ fn a_rank_that_joins_closes_the_window() {
             }
             // The newcomer first: what comes before it would be settled without it.
             let ranks = if at < 7 { 0..2 } else { 0..3 };
-            ranks.rev().for_each(|rank| aligner.push(rank, step.clone()));
+            ranks
+                .rev()
+                .for_each(|rank| aligner.push(rank, step.clone()));
         }
         aligner.finish();
         let windows = aligner.take_windows();
@@ -318,16 +354,27 @@ fn what_ranks_that_run_ahead_did_meanwhile_is_left_out_too() {
     aligner.expect(1, None);
     aligner.leave_out(17..=21);
     // Rank 1 is ten steps ahead.
-    all.iter().take(31).for_each(|step| aligner.push(1, step.clone()));
-    all.iter().take(21).for_each(|step| aligner.push(0, step.clone()));
+    all.iter()
+        .take(31)
+        .for_each(|step| aligner.push(1, step.clone()));
+    all.iter()
+        .take(21)
+        .for_each(|step| aligner.push(0, step.clone()));
     aligner.leave_out_until(31);
-    all.iter().skip(21).for_each(|step| aligner.push(0, step.clone()));
-    all.iter().skip(31).for_each(|step| aligner.push(1, step.clone()));
+    all.iter()
+        .skip(21)
+        .for_each(|step| aligner.push(0, step.clone()));
+    all.iter()
+        .skip(31)
+        .for_each(|step| aligner.push(1, step.clone()));
     aligner.finish();
     let windows = aligner.take_windows();
     let analysed = windows.iter().flat_map(|window| &window.blocks);
     let steps: Vec<u64> = analysed.flat_map(|block| block.steps.clone()).collect();
-    assert!(steps.iter().all(|step| !(17..=31).contains(step)), "{steps:?}");
+    assert!(
+        steps.iter().all(|step| !(17..=31).contains(step)),
+        "{steps:?}"
+    );
     assert!(steps.iter().any(|step| *step > 32));
 }
 
@@ -355,8 +402,7 @@ fn ranks_that_do_different_things_need_roles() {
 
 #[test]
 fn communicators_of_some_ranks_are_kept_apart() {
-    let mut ranks: Vec<Vec<RankStep>> =
-        (0..2).map(|_| steps(&PLAIN.repeat(12))).collect();
+    let mut ranks: Vec<Vec<RankStep>> = (0..2).map(|_| steps(&PLAIN.repeat(12))).collect();
     for segment in ranks[1].iter_mut().flat_map(|step| &mut step.segments) {
         if let Ending::Issue { group, .. } = &mut segment.ending {
             *group = 5;
@@ -407,7 +453,10 @@ fn twenty_thousand_ranks_are_aligned_in_passing() {
 
 #[test]
 fn a_window_of_more_steps_than_can_be_counted_closes_at_the_end() {
-    let endless = WindowSettings { steps: usize::MAX, ..settings() };
+    let endless = WindowSettings {
+        steps: usize::MAX,
+        ..settings()
+    };
     assert_eq!(spans(&windows(&[PLAIN.repeat(31)], endless)).len(), 1);
 }
 

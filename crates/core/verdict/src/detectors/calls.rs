@@ -57,17 +57,16 @@ impl Calls {
             return None;
         }
         let sizes = self.layout.sizes();
-        let found =
-            sizes.and_then(|sizes| diagnose(logs, &sizes, &network_ns, &self.schedule));
+        let found = sizes.and_then(|sizes| diagnose(logs, &sizes, &network_ns, &self.schedule));
         match found {
             Ok(Some(found)) => {
                 self.logs = Some(found);
                 None
             }
             Ok(None) => Some(CallLogNote::NoIterations),
-            Err(refused) => {
-                Some(CallLogNote::NothingCompared { why: refused.to_string() })
-            }
+            Err(refused) => Some(CallLogNote::NothingCompared {
+                why: refused.to_string(),
+            }),
         }
     }
 
@@ -88,7 +87,9 @@ impl Calls {
 
     /// Says what ranks call, of a job that runs and marks no blocks.
     fn look(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
-        let Ok(sizes) = self.layout.sizes() else { return Vec::new() };
+        let Ok(sizes) = self.layout.sizes() else {
+            return Vec::new();
+        };
         let new = self.called.look(&sizes, context.hosts);
         new.into_iter()
             .map(|slow| Announcement::Found(Claim::SlowIterations(Box::new(slow))))
@@ -109,8 +110,16 @@ impl Calls {
 
     fn halt(&self, context: JobContext<'_>) -> Option<Finding> {
         // Where a job that runs stands still, its progress through collectives tells.
-        let halt = self.logs.as_ref()?.halt.as_ref().filter(|halt| halt.overdue)?;
-        let idle_ports = self.requests.as_ref().and_then(|requests| requests.idle_ports);
+        let halt = self
+            .logs
+            .as_ref()?
+            .halt
+            .as_ref()
+            .filter(|halt| halt.overdue)?;
+        let idle_ports = self
+            .requests
+            .as_ref()
+            .and_then(|requests| requests.idle_ports);
         let mut found = pipeline_halted(halt, context, "p0".to_owned());
         // Says that it is not the network, as far as the ports show.
         let idle = idle_ports.map(|ports| Observation::IdlePorts { ports });
@@ -121,8 +130,10 @@ impl Calls {
     fn slow(&self, context: JobContext<'_>) -> impl Iterator<Item = Finding> {
         let slow = self.all().into_iter().flat_map(|pipeline| {
             let least_s = least_lost_s(pipeline, &self.settings);
-            let slow =
-                pipeline.findings.iter().filter(move |found| found.lost_s >= least_s);
+            let slow = pipeline
+                .findings
+                .iter()
+                .filter(move |found| found.lost_s >= least_s);
             slow.map(move |found| (found, pipeline))
         });
         slow.zip(1..).map(move |((found, pipeline), at)| {
@@ -144,12 +155,19 @@ impl Detector for Calls {
     }
 
     fn finish(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
-        if self.called.is_due() { self.look(context) } else { Vec::new() }
+        if self.called.is_due() {
+            self.look(context)
+        } else {
+            Vec::new()
+        }
     }
 
     fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
         let links = self.links(context);
-        links.chain(self.halt(context)).chain(self.slow(context)).collect()
+        links
+            .chain(self.halt(context))
+            .chain(self.slow(context))
+            .collect()
     }
 
     /// Logs are of one start.
@@ -165,15 +183,21 @@ fn least_lost_s(calls: &Diagnosis, settings: &IncidentSettings) -> f64 {
     if calls.layout.size(Axis::Pipeline) > 1 {
         return 0.0;
     }
-    let once_s = settings.stall_min_s.max(settings.stall_min_steps * calls.usual_s);
+    let once_s = settings
+        .stall_min_s
+        .max(settings.stall_min_steps * calls.usual_s);
     once_s.min(settings.steady_share_min * calls.total_s)
 }
 
 pub(crate) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
     PipelineSummary {
         layout: pipeline.layout.to_string(),
-        schedule: pipeline.schedule.map(|(scheme, _)| scheme.name().to_owned()),
-        microbatches: pipeline.schedule.map_or(0, |(_, microbatches)| microbatches),
+        schedule: pipeline
+            .schedule
+            .map(|(scheme, _)| scheme.name().to_owned()),
+        microbatches: pipeline
+            .schedule
+            .map_or(0, |(_, microbatches)| microbatches),
         iteration_s: pipeline.usual_s,
     }
 }
@@ -188,13 +212,17 @@ pub(crate) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<CallLogNote> {
         notes.push(CallLogNote::HostsAhead);
     }
     if pipeline.usual_s == 0.0 {
-        notes.push(CallLogNote::FewIterations { timed: pipeline.timed });
+        notes.push(CallLogNote::FewIterations {
+            timed: pipeline.timed,
+        });
     }
     if let Some(halt) = pipeline.halt.as_ref().filter(|halt| !halt.overdue) {
         notes.push(CallLogNote::LogsEnd(halt.clone()));
     }
     if !pipeline.unseen.is_empty() {
-        notes.push(CallLogNote::NoLog { ranks: pipeline.unseen.clone() });
+        notes.push(CallLogNote::NoLog {
+            ranks: pipeline.unseen.clone(),
+        });
     }
     // Ranks that were seen in the same part of the run, together.
     let alike = pipeline.partial.chunk_by(|one, other| {
@@ -207,11 +235,15 @@ pub(crate) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<CallLogNote> {
             span,
             whole,
             iterations: pipeline.iterations,
-            lost: ranks.iter().fold(0, |sum: u64, rank| sum.saturating_add(rank.lost)),
+            lost: ranks
+                .iter()
+                .fold(0, |sum: u64, rank| sum.saturating_add(rank.lost)),
         })
     }));
     if !pipeline.off_clocks.is_empty() {
-        notes.push(CallLogNote::OffClocks { ranks: pipeline.off_clocks.clone() });
+        notes.push(CallLogNote::OffClocks {
+            ranks: pipeline.off_clocks.clone(),
+        });
     }
     notes
 }

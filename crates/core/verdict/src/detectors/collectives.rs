@@ -3,8 +3,8 @@
 use collective::{Entered, HangSettings};
 use diagnosis::Detector;
 use model::{
-    Announcement, CollectiveOp, Finding, Input, JobContext, Method, NetworkFault,
-    Observation, Slowness,
+    Announcement, CollectiveOp, Finding, Input, JobContext, Method, NetworkFault, Observation,
+    Slowness,
 };
 
 use super::network::SlowLinks;
@@ -35,9 +35,9 @@ impl InCollectives {
     /// and so is a slow link of one that became slower.
     fn take_network(&mut self, rank: u32, fault: &NetworkFault, context: JobContext<'_>) {
         let peer = match fault {
-            NetworkFault::SlowerFlow { communicator, peer, .. } => {
-                self.hangs.communicated().job_rank(*communicator, *peer)
-            }
+            NetworkFault::SlowerFlow {
+                communicator, peer, ..
+            } => self.hangs.communicated().job_rank(*communicator, *peer),
             _ => None,
         };
         match fault {
@@ -45,10 +45,15 @@ impl InCollectives {
                 // Nothing stands still for it: a note beside the incidents.
             }
             NetworkFault::SlowerLink { .. } | NetworkFault::SlowerFlow { .. } => {
-                self.slow_links.take(rank, fault, peer, self.hangs.step(), context);
+                self.slow_links
+                    .take(rank, fault, peer, self.hangs.step(), context);
             }
             _ => {
-                let what = Observation::Network { rank, fault: fault.clone(), peer };
+                let what = Observation::Network {
+                    rank,
+                    fault: fault.clone(),
+                    peer,
+                };
                 self.hangs.network(what.into());
                 if fault.is_port_down() {
                     self.hangs.port_down(beside(rank, context));
@@ -68,20 +73,30 @@ impl InCollectives {
         let is_reason = self.hangs.kill(rank, signal);
         let death = self.hangs.death(context).filter(|_| is_first && is_reason);
         let hang = self.hangs.given_up(context);
-        death.into_iter().chain(hang).map(|it| Announcement::Found(it.claim)).collect()
+        death
+            .into_iter()
+            .chain(hang)
+            .map(|it| Announcement::Found(it.claim))
+            .collect()
     }
 }
 
 /// The ranks of a rank's host, if it is known.
 fn beside(rank: u32, context: JobContext<'_>) -> Vec<u32> {
-    let Some(here) = context.hosts.get(&rank) else { return Vec::new() };
+    let Some(here) = context.hosts.get(&rank) else {
+        return Vec::new();
+    };
     let hosts = context.hosts.iter().filter(|(_, host)| *host == here);
     hosts.map(|(rank, _)| *rank).collect()
 }
 
 /// A hang, with the stacks that say where its ranks are.
 fn announced(hang: Finding) -> Announcement {
-    let Finding { claim, facts: mut stacks, .. } = hang;
+    let Finding {
+        claim,
+        facts: mut stacks,
+        ..
+    } = hang;
     stacks.retain(|fact| fact.what.method() == Method::Stack);
     Announcement::Hang { claim, stacks }
 }
@@ -91,9 +106,21 @@ impl Detector for InCollectives {
         let hangs = &mut self.hangs;
         match input {
             Input::Rank { rank, .. } => hangs.arrive(*rank),
-            Input::Group { group, name, members } => hangs.join(*group, name, members),
+            Input::Group {
+                group,
+                name,
+                members,
+            } => hangs.join(*group, name, members),
             Input::Stack { rank, stack } => hangs.stack(*rank, stack.clone()),
-            Input::Entered { rank, group, number, op, detail, completed, in_flight } => {
+            Input::Entered {
+                rank,
+                group,
+                number,
+                op,
+                detail,
+                completed,
+                in_flight,
+            } => {
                 let entered = Entered {
                     number: *number,
                     op: CollectiveOp::from_name(op),
@@ -110,17 +137,34 @@ impl Detector for InCollectives {
             Input::Communicator { rank, communicator } => {
                 hangs.communicate(*rank, communicator);
             }
-            Input::Slow { rank, communicator, took_ns, usual_ns, of_channels } => {
+            Input::Slow {
+                rank,
+                communicator,
+                took_ns,
+                usual_ns,
+                of_channels,
+            } => {
                 let [took_s, usual_s] = [took_ns, usual_ns].map(|ns| *ns as f64 * 1e-9);
-                let slow = Slowness { took_s, usual_s, of_channels: *of_channels };
+                let slow = Slowness {
+                    took_s,
+                    usual_s,
+                    of_channels: *of_channels,
+                };
                 hangs.communication().slow(*rank, *communicator, slow);
                 self.slow_collectives.slow(hangs.step());
             }
-            Input::InFlightSnapshot { rank, at, in_progress, ended, late } => {
+            Input::InFlightSnapshot {
+                rank,
+                at,
+                in_progress,
+                ended,
+                late,
+            } => {
                 let moves = hangs.look(*rank, *at, in_progress.clone(), ended, late);
                 let moves = moves.map(|after_s| Announcement::MovesAgain { after_s });
-                let found =
-                    self.slow_collectives.look(*at, hangs.communication(), context);
+                let found = self
+                    .slow_collectives
+                    .look(*at, hangs.communication(), context);
                 let found = found.map(|found| Announcement::Found(found.claim));
                 return moves.into_iter().chain(found).collect();
             }
@@ -145,11 +189,9 @@ impl Detector for InCollectives {
         let mut found = hangs.passed(context);
         found.extend(hangs.death(context));
         found.extend(hangs.under_way(context));
-        let flows = self.slow_collectives.findings(
-            hangs.communicated(),
-            context,
-            context.has_stages,
-        );
+        let flows =
+            self.slow_collectives
+                .findings(hangs.communicated(), context, context.has_stages);
         found.extend(flows);
         found
     }

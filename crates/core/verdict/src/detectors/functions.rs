@@ -41,17 +41,24 @@ pub(crate) struct Functions {
 
 impl Functions {
     pub(crate) fn new(settings: IncidentSettings) -> Self {
-        Self { settings, profiled: None, known: 0 }
+        Self {
+            settings,
+            profiled: None,
+            known: 0,
+        }
     }
 
     /// Keeps what profiles said in the place of what earlier ones did. What stood out there as well
     /// is the same incident.
     pub(crate) fn keep(&mut self, mut profiled: Profiled) {
-        let before = self.profiled.take().map(|before| before.faults).unwrap_or_default();
+        let before = self
+            .profiled
+            .take()
+            .map(|before| before.faults)
+            .unwrap_or_default();
         for fault in &mut profiled.faults {
             let same = before.iter().find(|known| {
-                (&known.name, known.class, &known.ranks)
-                    == (&fault.name, fault.class, &fault.ranks)
+                (&known.name, known.class, &known.ranks) == (&fault.name, fault.class, &fault.ranks)
             });
             fault.number = same.map_or_else(
                 || {
@@ -67,9 +74,15 @@ impl Functions {
     /// Whether a rank is late to so many collectives that it needs no other evidence. Without
     /// profiles it always is: nothing else is known.
     pub(crate) fn is_constantly_late(&self, late: &LateArrivals) -> bool {
-        let Some(profiled) = &self.profiled else { return true };
+        let Some(profiled) = &self.profiled else {
+            return true;
+        };
         let struck: u64 = late.places.iter().map(|place| place.struck).sum();
-        let ranks = profiled.summary.collectives.iter().flat_map(|times| &times.ranks);
+        let ranks = profiled
+            .summary
+            .collectives
+            .iter()
+            .flat_map(|times| &times.ranks);
         let mut ranks = ranks.filter(|times| late.ranks.contains(&times.rank));
         ranks.all(|times| struck as f64 >= LATE_SHARE * times.collectives as f64)
     }
@@ -78,7 +91,9 @@ impl Functions {
 impl Detector for Functions {
     fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
         let faults = self.profiled.iter().flat_map(|profiled| &profiled.faults);
-        faults.map(|fault| function(fault, context, &self.settings)).collect()
+        faults
+            .map(|fault| function(fault, context, &self.settings))
+            .collect()
     }
 
     fn restart(&mut self) {

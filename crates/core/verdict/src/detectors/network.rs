@@ -24,12 +24,20 @@ impl SlowLinks {
         context: JobContext<'_>,
     ) {
         let (ends, [bytes_per_s, usual_bytes_per_s]) = match fault {
-            NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s } => {
+            NetworkFault::SlowerLink {
+                peer,
+                bytes_per_s,
+                usual_bytes_per_s,
+            } => {
                 let host = context.hosts.get(&rank).cloned().unwrap_or_default();
                 let ends = (LinkEnd::Host(host), LinkEnd::Host(peer.clone()));
                 (ends, [*bytes_per_s, *usual_bytes_per_s])
             }
-            NetworkFault::SlowerFlow { bytes_per_s, usual_bytes_per_s, .. } => {
+            NetworkFault::SlowerFlow {
+                bytes_per_s,
+                usual_bytes_per_s,
+                ..
+            } => {
                 let Some(peer) = peer else { return };
                 let ends = (LinkEnd::Rank(rank), LinkEnd::Rank(peer));
                 (ends, [*bytes_per_s, *usual_bytes_per_s])
@@ -38,8 +46,18 @@ impl SlowLinks {
         };
         if self.0.len() < MAX_LINKS || self.0.contains_key(&ends) {
             let left_share = bytes_per_s as f64 / usual_bytes_per_s.max(1) as f64;
-            let fact = Observation::Network { rank, fault: fault.clone(), peer }.into();
-            let link = SlowLink { ends: ends.clone(), step, left_share, fact };
+            let fact = Observation::Network {
+                rank,
+                fault: fault.clone(),
+                peer,
+            }
+            .into();
+            let link = SlowLink {
+                ends: ends.clone(),
+                step,
+                left_share,
+                fact,
+            };
             self.0.insert(ends, link);
         }
     }
@@ -63,8 +81,16 @@ mod tests {
         let mut job = Job::new("job", Source::Run, Settings::default());
         for member in 0..2 {
             let name = "pp".to_owned();
-            let communicator = Communicator { hash: 7, name, rank: member, size: 2 };
-            job.take(Input::Communicator { rank: 3 * member, communicator });
+            let communicator = Communicator {
+                hash: 7,
+                name,
+                rank: member,
+                size: 2,
+            };
+            job.take(Input::Communicator {
+                rank: 3 * member,
+                communicator,
+            });
         }
         let (bytes_per_s, usual_bytes_per_s) = (1, 4);
         let (communicator, channel, peer) = (7, 1, 1);
@@ -76,7 +102,11 @@ mod tests {
             usual_bytes_per_s,
         };
         let peer = "10.0.0.2".to_owned();
-        let link = NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s };
+        let link = NetworkFault::SlowerLink {
+            peer,
+            bytes_per_s,
+            usual_bytes_per_s,
+        };
         for fault in [flow, link] {
             job.take(Input::Network { rank: 0, fault });
         }

@@ -4,8 +4,8 @@ use diagnosis::Detector;
 use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices, Tracker};
 use model::{
-    Cut, Finding, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
-    StageNames, Window,
+    Cut, Finding, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId, StageNames,
+    Window,
 };
 use steps::DeviceClock;
 
@@ -38,7 +38,11 @@ impl DeviceSteps {
         gates: &Gates,
         baseline: &Baseline,
     ) -> Option<DeviceAccount> {
-        *if window.runs_ahead { &mut self.ahead } else { &mut self.not_ahead } += 1;
+        *if window.runs_ahead {
+            &mut self.ahead
+        } else {
+            &mut self.not_ahead
+        } += 1;
         let last_step = window.first_step + window.steps.saturating_sub(1);
         let last_step = u32::try_from(last_step).unwrap_or(u32::MAX);
         let Some(mut sampled) = self.clock.take_window(&window.ranks, last_step) else {
@@ -56,22 +60,25 @@ impl DeviceSteps {
         self.sampled_steps += found.steps.len() as u64;
         self.read_backs += &sampled.read_backs;
         let reads_in = self.read_backs.stages.clone();
-        let account = DeviceAccount { sampled, found, reads_in };
-        self.run_ahead =
-            account.runs_ahead().then_some((account.sampled.run_ahead_most_s, 0));
+        let account = DeviceAccount {
+            sampled,
+            found,
+            reads_in,
+        };
+        self.run_ahead = account
+            .runs_ahead()
+            .then_some((account.sampled.run_ahead_most_s, 0));
         Some(account)
     }
 
     /// What is known of the devices behind a window with that account.
-    pub(crate) fn seen_by<'a>(
-        &'a self,
-        account: Option<&'a DeviceAccount>,
-    ) -> Devices<'a> {
+    pub(crate) fn seen_by<'a>(&'a self, account: Option<&'a DeviceAccount>) -> Devices<'a> {
         match (account, self.run_ahead) {
             (Some(account), _) => Devices::Accounted(account),
-            (None, Some((run_ahead_s, _))) => {
-                Devices::Awaited { run_ahead_s, reads_in: &self.read_backs.stages }
-            }
+            (None, Some((run_ahead_s, _))) => Devices::Awaited {
+                run_ahead_s,
+                reads_in: &self.read_backs.stages,
+            },
             (None, None) => Devices::Unseen,
         }
     }
@@ -93,9 +100,16 @@ impl DeviceSteps {
 
     /// What is read back, by what it may cost: the most first.
     pub(crate) fn read_backs(&self, names: &StageNames) -> Vec<ReadBackSummary> {
-        let ReadBacks { steps, step_s, lines, .. } = &self.read_backs;
+        let ReadBacks {
+            steps,
+            step_s,
+            lines,
+            ..
+        } = &self.read_backs;
         // A recording may say that its steps took no time.
-        let read = lines.iter().filter(|(_, of_line)| of_line.count > 0 && *step_s > 0.0);
+        let read = lines
+            .iter()
+            .filter(|(_, of_line)| of_line.count > 0 && *step_s > 0.0);
         let mut lines: Vec<_> = read
             .map(|(line, of_line)| ReadBackSummary {
                 line: (*line != StageId::OTHER).then(|| names.name(*line).to_owned()),
@@ -110,7 +124,10 @@ impl DeviceSteps {
     }
 
     pub(crate) fn restart(&mut self) {
-        *self = Self { sampled_steps: self.sampled_steps, ..Self::default() };
+        *self = Self {
+            sampled_steps: self.sampled_steps,
+            ..Self::default()
+        };
     }
 }
 

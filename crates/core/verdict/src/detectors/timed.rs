@@ -16,7 +16,11 @@ pub(crate) struct TimedCollectives {
 impl TimedCollectives {
     pub(crate) fn new(settings: ArrivalSettings, incident: IncidentSettings) -> Self {
         let arrivals = Arrivals::new(settings.clone());
-        Self { settings, incident, arrivals }
+        Self {
+            settings,
+            incident,
+            arrivals,
+        }
     }
 }
 
@@ -24,8 +28,16 @@ impl Detector for TimedCollectives {
     fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Announcement> {
         match input {
             Input::Group { group, name, .. } => self.arrivals.join(*group, name),
-            Input::Timed { rank, group, op, number, bytes, busy_ns } => {
-                self.arrivals.add(*rank, (*group, *op, *number), *bytes, *busy_ns);
+            Input::Timed {
+                rank,
+                group,
+                op,
+                number,
+                bytes,
+                busy_ns,
+            } => {
+                self.arrivals
+                    .add(*rank, (*group, *op, *number), *bytes, *busy_ns);
             }
             _ => {}
         }
@@ -38,9 +50,11 @@ impl Detector for TimedCollectives {
             let id = format!("a{}", found.ranks.first().copied().unwrap_or_default());
             late(&found, context, id, &self.incident)
         });
-        let slow = self.arrivals.slowed().into_iter().map(|found| {
-            slowed(&found, context, format!("b{}", found.key), &self.incident)
-        });
+        let slow = self
+            .arrivals
+            .slowed()
+            .into_iter()
+            .map(|found| slowed(&found, context, format!("b{}", found.key), &self.incident));
         ranks.chain(slow).collect()
     }
 

@@ -12,21 +12,23 @@ pub(crate) struct WhatIfTrace {
 
 impl WhatIfTrace {
     pub(crate) fn new(settings: IncidentSettings) -> Self {
-        Self { settings, shown: None }
+        Self {
+            settings,
+            shown: None,
+        }
     }
 }
 
 impl Detector for WhatIfTrace {
     fn findings(&self, _: JobContext<'_>) -> Vec<Finding> {
-        let causes =
-            self.shown.iter().flat_map(|Findings { what_if, causes, .. }| {
-                causes.iter().map(move |cause| (what_if, cause))
-            });
+        let causes = self.shown.iter().flat_map(
+            |Findings {
+                 what_if, causes, ..
+             }| { causes.iter().map(move |cause| (what_if, cause)) },
+        );
         causes
             .zip(1..)
-            .map(|((shown, cause), at)| {
-                what_if(shown, cause, format!("w{at}"), &self.settings)
-            })
+            .map(|((shown, cause), at)| what_if(shown, cause, format!("w{at}"), &self.settings))
             .collect()
     }
 

@@ -83,7 +83,9 @@ impl Accounting {
             total.advance_s += found.advance_s[slot] * window.group_share;
             total.gained_s += found.gain[slot] * found.exposed_s * window.group_share;
             for account in &found.steps {
-                let Some(at) = account.stages[slot] else { continue };
+                let Some(at) = account.stages[slot] else {
+                    continue;
+                };
                 let notable = self.gates.notable_s(account.makespan_s);
                 if window.ranks.len() > 1 && at.gap_s > notable {
                     *total.led.entry(window.ranks[at.leader]).or_default() += 1;
@@ -99,8 +101,13 @@ impl Accounting {
         found: &WindowFrontier,
         names: &StageNames,
     ) -> u64 {
-        let shares = found.stages.iter().copied().zip(found.share.iter().copied());
-        self.windows.push_back((summary(window, found, names), shares.collect()));
+        let shares = found
+            .stages
+            .iter()
+            .copied()
+            .zip(found.share.iter().copied());
+        self.windows
+            .push_back((summary(window, found, names), shares.collect()));
         if self.windows.len() <= MAX_WINDOWS {
             return 0;
         }
@@ -116,7 +123,10 @@ impl Accounting {
     /// The first and last step of the listed windows.
     pub(super) fn span(&self) -> (u64, u64) {
         let windows = self.windows.iter().map(|(window, _)| window);
-        let last = windows.clone().map(|window| window.first_step + window.steps).max();
+        let last = windows
+            .clone()
+            .map(|window| window.first_step + window.steps)
+            .max();
         (
             windows.map(|window| window.first_step).min().unwrap_or(0),
             last.map_or(0, |last| last.saturating_sub(1)),
@@ -151,7 +161,11 @@ impl Accounting {
     /// Each stage over the run.
     pub(super) fn stages(&self, names: &StageNames) -> Vec<StageSummary> {
         let share_of_exposed = |seconds: f64| {
-            if self.exposed_s > 0.0 { seconds / self.exposed_s } else { 0.0 }
+            if self.exposed_s > 0.0 {
+                seconds / self.exposed_s
+            } else {
+                0.0
+            }
         };
         self.totals
             .iter()
@@ -179,7 +193,10 @@ impl Accounting {
                     .totals
                     .keys()
                     .map(|stage| shares.get(stage).copied().unwrap_or(0.0));
-                WindowSummary { shares: shares.collect(), ..window.clone() }
+                WindowSummary {
+                    shares: shares.collect(),
+                    ..window.clone()
+                }
             })
             .collect()
     }

@@ -21,14 +21,19 @@ impl Announcements {
 
     /// Adds what methods announce.
     pub(super) fn extend(&mut self, said: impl IntoIterator<Item = Announcement>) {
-        said.into_iter().for_each(|announcement| self.push(announcement));
+        said.into_iter()
+            .for_each(|announcement| self.push(announcement));
     }
 
     /// Announces what a window shows, by its first and last step.
     pub(super) fn in_window(&mut self, steps: (u64, u64), shown: Vec<Finding>) {
         let (first_step, last_step) = steps;
         for Finding { claim, .. } in shown {
-            self.push(Announcement::InWindow { first_step, last_step, claim });
+            self.push(Announcement::InWindow {
+                first_step,
+                last_step,
+                claim,
+            });
         }
     }
 
@@ -62,7 +67,10 @@ mod tests {
         }
         let taken = announcements.take();
         assert_eq!(taken.len(), MAX_ANNOUNCEMENTS);
-        assert_eq!(taken.first(), Some(&Announcement::MovesAgain { after_s: 1.0 }));
+        assert_eq!(
+            taken.first(),
+            Some(&Announcement::MovesAgain { after_s: 1.0 })
+        );
         assert!(announcements.take().is_empty());
     }
 }

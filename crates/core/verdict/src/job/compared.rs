@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    AbnormalRank, Dictionary, Dimension, Dimensions, FaultKind, FunctionClass,
-    FunctionId, FunctionSummary,
+    AbnormalRank, Dictionary, Dimension, Dimensions, FaultKind, FunctionClass, FunctionId,
+    FunctionSummary,
 };
 use pattern::{
-    Abnormal, Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, by_host,
-    rate_in_use,
+    Abnormal, Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, by_host, rate_in_use,
 };
 
 /// Ranks told of one function.
@@ -47,8 +46,10 @@ impl Compared {
 
     /// What it costs each rank, the least first; zero for ranks that never ran it.
     fn shares(&self, ranks: usize) -> Vec<f64> {
-        let mut shares: Vec<f64> =
-            self.columns.values[0].iter().map(|beta| f64::from(*beta)).collect();
+        let mut shares: Vec<f64> = self.columns.values[0]
+            .iter()
+            .map(|beta| f64::from(*beta))
+            .collect();
         shares.resize(ranks, 0.0);
         shares.sort_by(f64::total_cmp);
         shares
@@ -59,11 +60,7 @@ impl Compared {
     /// What the settings file expects of it goes first. A collective that takes long is waited in: who
     /// waits is not to blame, but whose link was measured to carry less, or more, than the others'. Garbage
     /// collection on most ranks is no work of theirs, and may be little.
-    pub(super) fn blamed(
-        &self,
-        ranks: usize,
-        settings: &PatternSettings,
-    ) -> Option<Blamed> {
+    pub(super) fn blamed(&self, ranks: usize, settings: &PatternSettings) -> Option<Blamed> {
         let problem = self.found.problem?;
         if let Some(found) = self.outside(ranks) {
             return Some(found);
@@ -86,8 +83,7 @@ impl Compared {
         if !common {
             return self.culprits(&shares, problem, settings.partial_share_min);
         }
-        let on_host =
-            matches!(self.class, FunctionClass::Python | FunctionClass::OtherCpu);
+        let on_host = matches!(self.class, FunctionClass::Python | FunctionClass::OtherCpu);
         (on_host && ranks > 1).then(|| Blamed {
             ranks: Vec::new(),
             beta: usual,
@@ -102,25 +98,22 @@ impl Compared {
     ///
     /// The others are all it costs what is expected; where that is less than half of the ranks,
     /// the half it costs least.
-    fn culprits(
-        &self,
-        shares: &[f64],
-        problem: Problem,
-        excess_min: f64,
-    ) -> Option<Blamed> {
+    fn culprits(&self, shares: &[f64], problem: Problem, excess_min: f64) -> Option<Blamed> {
         let abnormal = &self.found.abnormal;
         let half = shares.len().div_ceil(2);
         let mut others = match problem {
             Problem::Common => shares[..half].to_vec(),
             Problem::Partial => {
                 let columns = &self.columns;
-                let known: BTreeSet<u32> =
-                    abnormal.iter().map(|worker| worker.worker).collect();
+                let known: BTreeSet<u32> = abnormal.iter().map(|worker| worker.worker).collect();
                 let ran = columns.workers.iter().zip(&columns.values[0]);
                 let others = ran.filter(|(worker, _)| !known.contains(worker));
                 let idle = shares.len().saturating_sub(columns.workers.len());
                 let idle = std::iter::repeat_n(0.0, idle);
-                others.map(|(_, beta)| f64::from(*beta)).chain(idle).collect()
+                others
+                    .map(|(_, beta)| f64::from(*beta))
+                    .chain(idle)
+                    .collect()
             }
         };
         let peers = model::median(&mut others)?;
@@ -129,9 +122,10 @@ impl Compared {
             .filter(|worker| f64::from(worker.values[0]) - peers >= excess_min);
         let mut culprits: Vec<u32> = more.clone().map(|worker| worker.worker).collect();
         culprits.sort_unstable();
-        let largest = more.map(|worker| f64::from(worker.values[0])).fold(0.0, f64::max);
-        let are_few =
-            problem == Problem::Partial || culprits.len() <= shares.len() - half;
+        let largest = more
+            .map(|worker| f64::from(worker.values[0]))
+            .fold(0.0, f64::max);
+        let are_few = problem == Problem::Partial || culprits.len() <= shares.len() - half;
         (!culprits.is_empty() && are_few).then_some(Blamed {
             ranks: culprits,
             beta: largest,
@@ -148,12 +142,13 @@ impl Compared {
         let is_culprit = |worker: &&Abnormal| {
             worker.differs && worker.kind(self.class).is_some_and(FaultKind::is_of_link)
         };
-        let culprits: Vec<&Abnormal> =
-            self.found.abnormal.iter().filter(is_culprit).collect();
+        let culprits: Vec<&Abnormal> = self.found.abnormal.iter().filter(is_culprit).collect();
         let mut named: Vec<u32> = culprits.iter().map(|worker| worker.worker).collect();
         named.sort_unstable();
         let unlike = self.unlike();
-        let Columns { workers, values, .. } = &self.columns;
+        let Columns {
+            workers, values, ..
+        } = &self.columns;
         let healthy = |value: &dyn Fn(usize) -> f64| {
             let places = (0..workers.len()).filter(|at| !unlike.contains(&workers[*at]));
             model::median(&mut places.map(value).collect::<Vec<_>>())
@@ -163,8 +158,11 @@ impl Compared {
         let excess = |worker: &&Abnormal| {
             let [beta, mu, sigma] = worker.values;
             let (beta, rate) = (f64::from(beta), rate_in_use(mu, sigma));
-            let slower =
-                if peers_rate > 0.0 { beta * (1.0 - rate / peers_rate) } else { 0.0 };
+            let slower = if peers_rate > 0.0 {
+                beta * (1.0 - rate / peers_rate)
+            } else {
+                0.0
+            };
             slower.max(beta - peers_beta)
         };
         let excess_share = culprits.iter().map(excess).fold(0.0, f64::max);
@@ -184,10 +182,12 @@ impl Compared {
     /// costs is what it takes beyond the range, or would not take at the least utilisation that is
     /// expected.
     fn outside(&self, ranks: usize) -> Option<Blamed> {
-        let ExpectedBox { ranges, is_declared } = self.expected;
-        let is_out = |worker: &&Abnormal| {
-            (0..3).any(|at| is_declared[at] && worker.excess[at] > 0.0)
-        };
+        let ExpectedBox {
+            ranges,
+            is_declared,
+        } = self.expected;
+        let is_out =
+            |worker: &&Abnormal| (0..3).any(|at| is_declared[at] && worker.excess[at] > 0.0);
         let out: Vec<&Abnormal> = self.found.abnormal.iter().filter(is_out).collect();
         let mean = |of: &dyn Fn(&Abnormal) -> f64| {
             out.iter().map(|worker| of(worker)).sum::<f64>() / out.len().max(1) as f64
@@ -198,12 +198,20 @@ impl Compared {
         });
         let unexpected: Vec<_> = unexpected
             .map(|(at, dimension)| {
-                (dimension, mean(&|worker| worker.values[at].into()), ranges[at])
+                (
+                    dimension,
+                    mean(&|worker| worker.values[at].into()),
+                    ranges[at],
+                )
             })
             .collect();
         let excess_share = mean(&|worker| {
             let [beta, mu, _] = worker.values.map(f64::from);
-            let beyond = if is_declared[0] { beta - ranges[0][1] } else { 0.0 };
+            let beyond = if is_declared[0] {
+                beta - ranges[0][1]
+            } else {
+                0.0
+            };
             let least = ranges[1][0];
             let slower = if is_declared[1] && mu < least {
                 beta * (1.0 - mu / least)
@@ -231,8 +239,7 @@ impl Compared {
     /// What the function looks like on these ranks, if on all of them alike.
     pub(super) fn kind(&self, ranks: &[u32]) -> Option<FaultKind> {
         let abnormal = self.found.abnormal.iter();
-        let of_ranks =
-            abnormal.filter(|it| ranks.is_empty() || ranks.contains(&it.worker));
+        let of_ranks = abnormal.filter(|it| ranks.is_empty() || ranks.contains(&it.worker));
         let mut kinds = of_ranks.map(|worker| worker.kind(self.class));
         let first = kinds.next()??;
         kinds.all(|kind| kind == Some(first)).then_some(first)
@@ -256,20 +263,19 @@ impl Compared {
     }
 
     /// Means of what is made of mu and sigma, on these ranks and on the others.
-    fn means(
-        &self,
-        ranks: &[u32],
-        of: &dyn Fn(f32, f32) -> f64,
-    ) -> (Option<f64>, Option<f64>) {
+    fn means(&self, ranks: &[u32], of: &dyn Fn(f32, f32) -> f64) -> (Option<f64>, Option<f64>) {
         let unlike = self.unlike();
         let mean = |of_ranks: bool| {
-            let Columns { workers, values, measured } = &self.columns;
+            let Columns {
+                workers,
+                values,
+                measured,
+            } = &self.columns;
             let is_chosen = |rank: &u32| {
                 let is_named = ranks.is_empty() || ranks.contains(rank);
                 is_named == of_ranks && (of_ranks || !unlike.contains(rank))
             };
-            let chosen =
-                (0..workers.len()).filter(|at| measured[*at] && is_chosen(&workers[*at]));
+            let chosen = (0..workers.len()).filter(|at| measured[*at] && is_chosen(&workers[*at]));
             let (count, sum) = chosen.fold((0.0, 0.0), |(n, sum), at| {
                 (n + 1.0, sum + of(values[1][at], values[2][at]))
             });
@@ -283,7 +289,9 @@ impl Compared {
         dictionary: &Dictionary,
         hosts: &BTreeMap<u32, String>,
     ) -> FunctionSummary {
-        let mut names = dictionary.stack(self.id).map(|function| function.name.clone());
+        let mut names = dictionary
+            .stack(self.id)
+            .map(|function| function.name.clone());
         let median = self.found.median.map(f64::from);
         let abnormal = self.found.abnormal.iter().map(|abnormal| {
             let [beta, mu, sigma] = abnormal.values.map(f64::from);
@@ -315,7 +323,9 @@ impl Compared {
         let hosts = by_host(&self.found.abnormal, host).into_iter();
         let hosts = hosts.filter(|(host, _)| !host.is_empty());
         abnormal.sort_by(|a, b| {
-            b.differential.total_cmp(&a.differential).then(b.beta.total_cmp(&a.beta))
+            b.differential
+                .total_cmp(&a.differential)
+                .then(b.beta.total_cmp(&a.beta))
         });
         abnormal.truncate(MAX_ABNORMAL);
         let problem = self.found.problem.map(|problem| match problem {
@@ -363,13 +373,27 @@ mod tests {
         of: impl Fn(u32) -> [f32; 3],
     ) -> Verdict {
         let profiled = (0..ranks).map(|rank| {
-            let mut profile = Profile { span_s: 10.0, ..Profile::default() };
+            let mut profile = Profile {
+                span_s: 10.0,
+                ..Profile::default()
+            };
             let id = profile.dictionary.intern(class, name, None);
             let [beta, mu, sigma] = of(rank);
-            let pattern = Pattern { beta, mu, sigma, events: 1, measured: 1 };
+            let pattern = Pattern {
+                beta,
+                mu,
+                sigma,
+                events: 1,
+                measured: 1,
+            };
             profile.patterns.insert(id, pattern);
             let host = Some(format!("node{}", rank / 8));
-            ProfiledRank { rank, host, profile, ..ProfiledRank::default() }
+            ProfiledRank {
+                rank,
+                host,
+                profile,
+                ..ProfiledRank::default()
+            }
         });
         let mut job = Job::new("job", Source::Run, settings);
         job.add_profiles(profiled.collect(), &Matches::default());
@@ -386,7 +410,9 @@ mod tests {
     fn kinds(verdict: &Verdict) -> Vec<(u32, Option<FaultKind>)> {
         let functions = &verdict.profile.as_ref().expect("a profile").functions;
         let abnormal = functions[0].abnormal.iter();
-        abnormal.map(|abnormal| (abnormal.rank, abnormal.kind)).collect()
+        abnormal
+            .map(|abnormal| (abnormal.rank, abnormal.kind))
+            .collect()
     }
 
     fn noise(rank: u32) -> f32 {
@@ -412,7 +438,11 @@ mod tests {
         let kinds = kinds(&verdict);
         assert_eq!(kinds.len(), 8);
         for (rank, kind) in kinds {
-            let expected = if rank < 2 { FaultKind::SlowLink } else { FaultKind::Waits };
+            let expected = if rank < 2 {
+                FaultKind::SlowLink
+            } else {
+                FaultKind::Waits
+            };
             assert_eq!(kind, Some(expected), "rank {rank}");
         }
     }
@@ -423,7 +453,11 @@ mod tests {
         let all_reduce = (FunctionClass::Collective, "AllReduce");
         let ring = |slow_sigma: f32| {
             said_of(all_reduce, 8, |rank| {
-                [0.9, 0.1 + noise(rank), if rank == 5 { slow_sigma } else { 0.2 }]
+                [
+                    0.9,
+                    0.1 + noise(rank),
+                    if rank == 5 { slow_sigma } else { 0.2 },
+                ]
             })
         };
         let verdict = ring(0.02);
@@ -448,12 +482,22 @@ mod tests {
         let incident = only(&verdict);
         assert_eq!(incident.subject.ranks, [100, 101, 102]);
         assert!(
-            incident.evidence[0].text.ends_with("it carries what another link should")
+            incident.evidence[0]
+                .text
+                .ends_with("it carries what another link should")
         );
         let kinds = kinds(&verdict);
         assert_eq!(kinds.len(), 48);
-        assert!(kinds[..3].iter().all(|(_, kind)| *kind == Some(FaultKind::Detour)));
-        assert!(kinds[3..].iter().all(|(_, kind)| *kind == Some(FaultKind::Waits)));
+        assert!(
+            kinds[..3]
+                .iter()
+                .all(|(_, kind)| *kind == Some(FaultKind::Detour))
+        );
+        assert!(
+            kinds[3..]
+                .iter()
+                .all(|(_, kind)| *kind == Some(FaultKind::Waits))
+        );
     }
 
     /// PT-A2.
@@ -462,7 +506,11 @@ mod tests {
         let gemm = (FunctionClass::GpuCompute, "gemm");
         let verdict = said_of(gemm, 2560, |rank| {
             let throttled = rank % 64 < 8 && rank < 2400;
-            let [beta, mu] = if throttled { [0.45, 0.55] } else { [0.30, 0.90] };
+            let [beta, mu] = if throttled {
+                [0.45, 0.55]
+            } else {
+                [0.30, 0.90]
+            };
             [beta + noise(rank), mu + noise(rank), 0.02]
         });
         let incident = only(&verdict);
@@ -473,42 +521,63 @@ mod tests {
         assert!(incident.advice.contains("clocks, temperature and power"));
         let functions = &verdict.profile.as_ref().expect("a profile").functions;
         let worst = &functions[0].abnormal[0];
-        assert_eq!((worst.kind, worst.distance), (Some(FaultKind::Throttled), 0.0));
+        assert_eq!(
+            (worst.kind, worst.distance),
+            (Some(FaultKind::Throttled), 0.0)
+        );
         let Dimensions { beta, mu, sigma } = worst.deviation;
-        assert!((beta - 0.15).abs() < 0.02 && (mu + 0.35).abs() < 0.02, "{worst:?}");
+        assert!(
+            (beta - 0.15).abs() < 0.02 && (mu + 0.35).abs() < 0.02,
+            "{worst:?}"
+        );
         assert!(sigma.abs() < 1e-6);
     }
 
     #[test]
     fn a_function_of_the_host_waits_or_computes_and_what_is_unexpected_is_told() {
-        for (mu, kind) in
-            [(0.1, Some(FaultKind::Waits)), (0.5, None), (0.9, Some(FaultKind::Computes))]
-        {
+        for (mu, kind) in [
+            (0.1, Some(FaultKind::Waits)),
+            (0.5, None),
+            (0.9, Some(FaultKind::Computes)),
+        ] {
             let read = (FunctionClass::Python, "read_shard");
             let verdict = said_of(read, 8, |rank| {
-                if rank == 3 { [0.4, mu, 0.1] } else { [0.004, 0.5, 0.1] }
+                if rank == 3 {
+                    [0.4, mu, 0.1]
+                } else {
+                    [0.004, 0.5, 0.1]
+                }
             });
             assert_eq!(only(&verdict).subject.ranks, [3]);
             assert_eq!(kinds(&verdict), [(3, kind)]);
             let functions = &verdict.profile.as_ref().expect("a profile").functions;
             let excess = functions[0].abnormal[0].excess;
-            assert!((excess.beta - 0.39).abs() < 1e-6 && excess.mu == 0.0, "{excess:?}");
+            assert!(
+                (excess.beta - 0.39).abs() < 1e-6 && excess.mu == 0.0,
+                "{excess:?}"
+            );
         }
     }
 
     #[test]
-    fn a_kernel_that_is_slow_on_every_rank_is_named_where_somebody_says_what_it_should_be()
-     {
+    fn a_kernel_that_is_slow_on_every_rank_is_named_where_somebody_says_what_it_should_be() {
         let said = |entries: &[Expected]| {
             let mut settings = Settings::default();
             settings.pattern.expected = entries.to_vec();
-            said_with(settings, (FunctionClass::GpuCompute, "flash_fwd"), 8, |rank| {
-                [0.4 + noise(rank), 0.35, 0.1]
-            })
+            said_with(
+                settings,
+                (FunctionClass::GpuCompute, "flash_fwd"),
+                8,
+                |rank| [0.4 + noise(rank), 0.35, 0.1],
+            )
         };
         assert!(said(&[]).incidents.is_empty());
         let function = "flash".to_owned();
-        let expected = Expected { function, mu: Some([0.7, 1.0]), ..Expected::default() };
+        let expected = Expected {
+            function,
+            mu: Some([0.7, 1.0]),
+            ..Expected::default()
+        };
         let verdict = said(std::slice::from_ref(&expected));
         let incident = only(&verdict);
         assert!(incident.subject.ranks.is_empty());
@@ -516,8 +585,15 @@ mod tests {
                     100 % is expected";
         assert_eq!(incident.text, text);
         // Half of it, at twice the utilisation.
-        assert!((incident.cost_share - 0.2).abs() < 0.01, "{}", incident.cost_share);
-        let more = Expected { mu: Some([0.3, 1.0]), ..expected };
+        assert!(
+            (incident.cost_share - 0.2).abs() < 0.01,
+            "{}",
+            incident.cost_share
+        );
+        let more = Expected {
+            mu: Some([0.3, 1.0]),
+            ..expected
+        };
         assert!(said(&[more]).incidents.is_empty());
     }
 
@@ -525,12 +601,19 @@ mod tests {
     fn a_range_for_a_collective_names_the_ranks_that_leave_it() {
         let mut settings = Settings::default();
         let function = "AllReduce".to_owned();
-        let expected =
-            Expected { function, beta: Some([0.0, 0.1]), ..Expected::default() };
+        let expected = Expected {
+            function,
+            beta: Some([0.0, 0.1]),
+            ..Expected::default()
+        };
         settings.pattern.expected = vec![expected];
         let all_reduce = (FunctionClass::Collective, "AllReduce");
         let verdict = said_with(settings, all_reduce, 8, |rank| {
-            if rank == 5 { [0.25, 0.5, 0.1] } else { [0.05, 0.5, 0.1] }
+            if rank == 5 {
+                [0.25, 0.5, 0.1]
+            } else {
+                [0.05, 0.5, 0.1]
+            }
         });
         let incident = only(&verdict);
         assert_eq!(incident.subject.ranks, [5]);
@@ -546,13 +629,24 @@ mod tests {
     fn a_collective_that_was_not_measured_names_nobody() {
         let mut profiled = Vec::new();
         for rank in 0..8 {
-            let mut profile = Profile { span_s: 10.0, ..Profile::default() };
+            let mut profile = Profile {
+                span_s: 10.0,
+                ..Profile::default()
+            };
             let class = FunctionClass::Collective;
             let id = profile.dictionary.intern(class, "AllReduce", None);
             let beta = if rank == 3 { 0.05 } else { 0.6 };
-            let pattern = Pattern { beta, events: 1, ..Pattern::default() };
+            let pattern = Pattern {
+                beta,
+                events: 1,
+                ..Pattern::default()
+            };
             profile.patterns.insert(id, pattern);
-            profiled.push(ProfiledRank { rank, profile, ..ProfiledRank::default() });
+            profiled.push(ProfiledRank {
+                rank,
+                profile,
+                ..ProfiledRank::default()
+            });
         }
         let mut job = Job::new("job", Source::Run, Settings::default());
         job.add_profiles(profiled, &Matches::default());

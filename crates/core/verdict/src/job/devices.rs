@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use model::{
-    Announcement, DeviceTime, DevicesSeen, Finding, Mark, RankNs, Side, StageId,
-    VerdictNote,
+    Announcement, DeviceTime, DevicesSeen, Finding, Mark, RankNs, Side, StageId, VerdictNote,
 };
 use steps::runs_from;
 
@@ -22,9 +21,13 @@ impl Job {
     /// Takes what the device of a rank did at a mark.
     pub(super) fn device_time(&mut self, rank: u32, mark: &Mark, time: &DeviceTime) {
         let event = time.reached.event();
-        let stage =
-            event.map_or(StageId::OTHER, |event| self.streams.stage(rank, &event));
-        let blocks = self.detectors.stages.devices.clock.push(rank, mark, time, stage);
+        let stage = event.map_or(StageId::OTHER, |event| self.streams.stage(rank, &event));
+        let blocks = self
+            .detectors
+            .stages
+            .devices
+            .clock
+            .push(rank, mark, time, stage);
         self.detectors.pipelines.see_device();
         if blocks.is_empty() {
             return;
@@ -36,25 +39,25 @@ impl Job {
 
     /// Says whose blocks are slow for the first time.
     pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
-        let claim =
-            new.and_then(|new| self.detectors.pipelines.claim(new, self.context()));
+        let claim = new.and_then(|new| self.detectors.pipelines.claim(new, self.context()));
         self.announcements.extend(claim.map(Announcement::Found));
     }
 
     /// Steps in which all devices should be marked: something is suspected, and hosts run ahead of
     /// them. `now` is the clock of the marks, `ahead_s` what it takes to reach all ranks.
-    pub fn wanted_device_steps(
-        &mut self,
-        now: RankNs,
-        ahead_s: f64,
-    ) -> Option<Range<u32>> {
+    pub fn wanted_device_steps(&mut self, now: RankNs, ahead_s: f64) -> Option<Range<u32>> {
         const RULE: Rule = Suspicion::DevicesUnseen.rule();
         let is_recent = |asked: RankNs| now.seconds_since(asked) < RULE.every_s;
         let is_suspected =
             self.escalation.is_slow() || self.detectors.stages.tracker.suspects_devices();
         if self.detectors.stages.devices.run_ahead.is_none()
             || !is_suspected
-            || self.detectors.stages.devices.asked_at.is_some_and(is_recent)
+            || self
+                .detectors
+                .stages
+                .devices
+                .asked_at
+                .is_some_and(is_recent)
         {
             return None;
         }
@@ -72,7 +75,12 @@ impl Job {
 
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.
     pub(super) fn read_back_notes(&self) -> impl Iterator<Item = VerdictNote> {
-        let lines = self.detectors.stages.devices.read_backs(&self.names).into_iter();
+        let lines = self
+            .detectors
+            .stages
+            .devices
+            .read_backs(&self.names)
+            .into_iter();
         lines
             .filter(|line| line.idle_share_max >= READ_BACK_SHARE)
             .map(VerdictNote::ReadBack)

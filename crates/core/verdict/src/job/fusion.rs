@@ -4,9 +4,7 @@ use std::ops::RangeInclusive;
 
 use diagnosis::{OwnBlocks, RULES, SlowLink, Witnesses, fuse};
 use incident::{cores, cpu_quota, devices, own_blocks, too_few_cores, without_core};
-use model::{
-    Action, Claim, During, Fact, Finding, IncidentKind, JobContext, Observation,
-};
+use model::{Action, Claim, During, Fact, Finding, IncidentKind, JobContext, Observation};
 use schedule::Worked;
 
 use super::Job;
@@ -59,11 +57,7 @@ impl Witnesses for Job {
         )
     }
 
-    fn hosts(
-        &self,
-        finding: &Finding,
-        is_seen: bool,
-    ) -> Vec<(Observation, Option<Action>)> {
+    fn hosts(&self, finding: &Finding, is_seen: bool) -> Vec<(Observation, Option<Action>)> {
         let ranks = &finding.subject.ranks;
         let steps = finding.first_step..=finding.last_step;
         let meanwhile = self.usages.during(&steps);
@@ -81,19 +75,21 @@ impl Witnesses for Job {
         cores.into_iter().chain(devices).collect()
     }
 
-    fn own_blocks(
-        &self,
-        ranks: &[u32],
-        steps: &RangeInclusive<u64>,
-    ) -> Option<OwnBlocks> {
-        let worked =
-            ranks.iter().map(|rank| self.detectors.pipelines.own_work(*rank, steps));
+    fn own_blocks(&self, ranks: &[u32], steps: &RangeInclusive<u64>) -> Option<OwnBlocks> {
+        let worked = ranks
+            .iter()
+            .map(|rank| self.detectors.pipelines.own_work(*rank, steps));
         let worked: Vec<Worked> = worked.collect::<Option<_>>()?;
         let sum = |of: fn(&Worked) -> f64| worked.iter().map(of).sum::<f64>();
         let (own_s, copies_s) = (sum(|it| it.own_s), sum(|it| it.copies_s));
         let pipeline = worked.into_iter().next()?.pipeline;
         let fact = own_blocks(ranks, own_s, copies_s);
-        Some(OwnBlocks { pipeline, own_s, copies_s, fact })
+        Some(OwnBlocks {
+            pipeline,
+            own_s,
+            copies_s,
+            fact,
+        })
     }
 
     fn halts(&self, ranks: &[u32]) -> Vec<Fact> {

@@ -67,20 +67,34 @@ impl Story {
         // A hang is one whatever came before it.
         settings.hang.quiet_ratio = 0.0;
         let job = Job::new("job", Source::Run, settings);
-        let mut story = Self { job, step: 0, now_s: 0, collectives: 0 };
+        let mut story = Self {
+            job,
+            step: 0,
+            now_s: 0,
+            collectives: 0,
+        };
         story.start();
         story
     }
 
     fn start(&mut self) {
         let members = (0..RANKS).collect();
-        self.job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        self.job.take(Input::Group {
+            group: 1,
+            name: "default".to_owned(),
+            members,
+        });
         (self.step, self.collectives) = (0, 0);
     }
 
     fn mark(&mut self, rank: u32, event: Event) {
         let at = RankNs(self.now_s * 1_000_000_000);
-        let mark = Mark { at, step: self.step, on_loop_thread: true, event };
+        let mark = Mark {
+            at,
+            step: self.step,
+            on_loop_thread: true,
+            event,
+        };
         self.job.take(Input::Mark { rank, mark });
     }
 
@@ -103,8 +117,9 @@ impl Story {
                 self.collectives += 1;
                 self.meet((0..RANKS).filter(|other| other != rank));
                 self.now_s += 100;
-                self.job
-                    .take(Input::NoProgress { at: RankNs(self.now_s * 1_000_000_000) });
+                self.job.take(Input::NoProgress {
+                    at: RankNs(self.now_s * 1_000_000_000),
+                });
                 self.job.take(Input::StacksComplete);
                 if *passes {
                     self.meet([*rank]);
@@ -116,7 +131,10 @@ impl Story {
             }
             Episode::Profile { rank } => self.profile(*rank),
             Episode::Killed { rank } => {
-                self.job.take(Input::Killed { rank: *rank, signal: Some(9) });
+                self.job.take(Input::Killed {
+                    rank: *rank,
+                    signal: Some(9),
+                });
             }
             Episode::Restart => {
                 self.job.take(Input::Restart { attempt: 0 });
@@ -150,17 +168,40 @@ impl Story {
     fn profile(&mut self, rank: Option<u32>) {
         let ranks: Vec<u32> = (0..RANKS).collect();
         let first_step = self.step;
-        self.job.take(Input::ProfileOrdered { ranks, first_step, steps: 5 });
+        self.job.take(Input::ProfileOrdered {
+            ranks,
+            first_step,
+            steps: 5,
+        });
         for other in 0..RANKS {
-            let mut patterns = WorkerPatterns { worker: other, ..Default::default() };
-            let beta = if rank.is_none_or(|rank| rank == other) { 0.5 } else { 0.01 };
+            let mut patterns = WorkerPatterns {
+                worker: other,
+                ..Default::default()
+            };
+            let beta = if rank.is_none_or(|rank| rank == other) {
+                0.5
+            } else {
+                0.01
+            };
             let class = FunctionClass::Python;
             let id = patterns.functions.intern(class, "gc.collect", None);
-            patterns
-                .patterns
-                .insert(id, Pattern { beta, events: 1, ..Default::default() });
-            let window = ProfileWindow { span_s: 1.0, patterns, ..Default::default() };
-            self.job.take(Input::Profiled { rank: other, window: Box::new(window) });
+            patterns.patterns.insert(
+                id,
+                Pattern {
+                    beta,
+                    events: 1,
+                    ..Default::default()
+                },
+            );
+            let window = ProfileWindow {
+                span_s: 1.0,
+                patterns,
+                ..Default::default()
+            };
+            self.job.take(Input::Profiled {
+                rank: other,
+                window: Box::new(window),
+            });
         }
         self.job.take(Input::ProfileEnded { ranks: Vec::new() });
     }
@@ -190,7 +231,10 @@ pub(super) fn window(first_step: u64, late: Option<u32>, by_s: f64) -> Window {
 #[test]
 fn a_rank_that_is_slow_again_after_a_restart_is_another_incident_that_goes_on() {
     let mut story = Story::begin();
-    let late = Episode::Window { late: Some(2), by_s: 0.1 };
+    let late = Episode::Window {
+        late: Some(2),
+        by_s: 0.1,
+    };
     // Twice as far as the second start will come.
     for _ in 0..10 {
         story.happens(&late);
@@ -218,26 +262,43 @@ fn what_strikes_every_thirty_steps_and_misses_one_is_the_same_incident_still() {
     for first in (0..700).step_by(STEPS as usize) {
         let mut window = window(first, None, 0.0);
         let block = &mut window.blocks[0];
-        let rows = block.steps.iter().zip(block.durations_s.chunks_mut(RANKS as usize));
+        let rows = block
+            .steps
+            .iter()
+            .zip(block.durations_s.chunks_mut(RANKS as usize));
         for (_, row) in rows.filter(|(step, _)| strikes(**step)) {
             row[2] += 0.5;
         }
         story.job.add_window(window);
     }
     let told = story.job.verdict().incidents;
-    let told: Vec<_> = told.iter().map(|it| (it.pace, it.last_step, it.open)).collect();
+    let told: Vec<_> = told
+        .iter()
+        .map(|it| (it.pace, it.last_step, it.open))
+        .collect();
     assert_eq!(told, [(model::Pace::Every { steps: 30 }, 690, true)]);
 }
 
 #[test]
 fn a_hang_in_which_a_job_was_started_again_stays() {
     let mut story = Story::begin();
-    story.happens(&Episode::Hang { rank: 1, passes: false });
-    let [hang] = &story.job.verdict().incidents[..] else { panic!("a hang") };
+    story.happens(&Episode::Hang {
+        rank: 1,
+        passes: false,
+    });
+    let [hang] = &story.job.verdict().incidents[..] else {
+        panic!("a hang")
+    };
     story.happens(&Episode::Restart);
-    story.happens(&Episode::Hang { rank: 2, passes: false });
+    story.happens(&Episode::Hang {
+        rank: 2,
+        passes: false,
+    });
     let told = story.job.verdict().incidents;
-    let told: Vec<_> = told.iter().map(|it| (&*it.id, it.open, it.severity)).collect();
+    let told: Vec<_> = told
+        .iter()
+        .map(|it| (&*it.id, it.open, it.severity))
+        .collect();
     let now = told[0];
     assert!(now.1 && now.0 != hang.id);
     assert_eq!(told[1..], [(&*hang.id, false, model::Severity::Warning)]);
@@ -246,7 +307,10 @@ fn a_hang_in_which_a_job_was_started_again_stays() {
 #[test]
 fn a_rank_that_is_killed_while_the_job_hangs_is_how_somebody_ended_it() {
     let mut story = Story::begin();
-    story.happens(&Episode::Hang { rank: 1, passes: false });
+    story.happens(&Episode::Hang {
+        rank: 1,
+        passes: false,
+    });
     story.happens(&Episode::Killed { rank: 2 });
     let told = story.job.verdict().incidents;
     let told: Vec<_> = told.iter().map(|it| (it.kind, &it.id[..1])).collect();
@@ -258,14 +322,25 @@ fn each_hang_has_a_name_of_its_own_and_keeps_it_when_it_passes() {
     let mut story = Story::begin();
     let named = |story: &Story| {
         let incidents = story.job.verdict().incidents.into_iter();
-        incidents.map(|it| (it.id, it.subject.ranks)).collect::<BTreeMap<_, _>>()
+        incidents
+            .map(|it| (it.id, it.subject.ranks))
+            .collect::<BTreeMap<_, _>>()
     };
-    story.happens(&Episode::Hang { rank: 1, passes: false });
+    story.happens(&Episode::Hang {
+        rank: 1,
+        passes: false,
+    });
     let first = named(&story);
-    story.happens(&Episode::Hang { rank: 2, passes: false });
+    story.happens(&Episode::Hang {
+        rank: 2,
+        passes: false,
+    });
     let both = named(&story);
     assert_eq!((first.len(), both.len()), (1, 2));
-    assert!(first.iter().all(|(id, ranks)| both.get(id) == Some(ranks)), "{both:?}");
+    assert!(
+        first.iter().all(|(id, ranks)| both.get(id) == Some(ranks)),
+        "{both:?}"
+    );
 }
 
 proptest! {

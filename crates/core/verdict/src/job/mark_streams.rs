@@ -29,20 +29,18 @@ impl MarkStreams {
     /// The stage that an event of a rank names.
     pub(super) fn stage(&self, rank: u32, event: &Event) -> StageId {
         let stream = self.streams.get(&rank).zip(event.name());
-        let stage =
-            stream.and_then(|(stream, name)| stream.stages.get(usize::from(name)));
+        let stage = stream.and_then(|(stream, name)| stream.stages.get(usize::from(name)));
         // Without one if the name found no room in the rank's table.
         stage.copied().unwrap_or(StageId::OTHER)
     }
 
     /// Takes a mark of a rank, in `stage`; the step that it ends.
-    pub(super) fn push(
-        &mut self,
-        rank: u32,
-        mark: &Mark,
-        stage: StageId,
-    ) -> Option<RankStep> {
-        self.streams.entry(rank).or_default().segmenter.push(mark, stage)
+    pub(super) fn push(&mut self, rank: u32, mark: &Mark, stage: StageId) -> Option<RankStep> {
+        self.streams
+            .entry(rank)
+            .or_default()
+            .segmenter
+            .push(mark, stage)
     }
 
     /// Records of a rank were lost: its step is not whole.

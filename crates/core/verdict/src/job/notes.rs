@@ -82,7 +82,8 @@ impl Notes {
 
     /// The job is started again: who left before is not who left early.
     pub(super) fn restart(&mut self) {
-        self.counts.retain(|what, _| !matches!(what, Counted::RankLeft(..)));
+        self.counts
+            .retain(|what, _| !matches!(what, Counted::RankLeft(..)));
         self.count(Counted::Restarts, 1);
     }
 
@@ -96,16 +97,16 @@ impl Notes {
         let counted = self.counts.iter().filter_map(move |(what, count)| {
             let count = *count;
             Some(match *what {
-                Counted::MissingRank(rank) => {
-                    VerdictNote::MissingRank { rank, steps: count }
-                }
+                Counted::MissingRank(rank) => VerdictNote::MissingRank { rank, steps: count },
                 // A rank that left with all the others simply finished.
                 Counted::RankLeft(_, step) if step.saturating_add(1) >= last_step => {
                     return None;
                 }
-                Counted::RankLeft(rank, step) => {
-                    VerdictNote::RankLeft { rank, step, last_step }
-                }
+                Counted::RankLeft(rank, step) => VerdictNote::RankLeft {
+                    rank,
+                    step,
+                    last_step,
+                },
                 Counted::IncompleteSteps => VerdictNote::IncompleteSteps { steps: count },
                 Counted::MismatchedSteps => VerdictNote::MismatchedSteps { steps: count },
                 Counted::ArrivalsUnknown if count * 2 < windows as u64 => return None,
@@ -128,8 +129,7 @@ impl Job {
 
     /// What stands beside the incidents.
     pub(super) fn all_notes(&self) -> Vec<VerdictNote> {
-        let mut notes: Vec<VerdictNote> =
-            self.notes.all(self.accounting.listed()).collect();
+        let mut notes: Vec<VerdictNote> = self.notes.all(self.accounting.listed()).collect();
         notes.extend(self.nothing_analysed());
         if self.detectors.functions.profiled.is_none() {
             notes.extend(self.timed_notes());
@@ -139,13 +139,24 @@ impl Job {
         notes.extend(self.device_wait_note());
         notes.extend(self.read_back_notes());
         notes.extend(
-            self.detectors.pipelines.are_unseen().then_some(VerdictNote::BlocksUnseen),
+            self.detectors
+                .pipelines
+                .are_unseen()
+                .then_some(VerdictNote::BlocksUnseen),
         );
-        let logs = self.detectors.calls.logs().into_iter().flat_map(pipeline_notes);
+        let logs = self
+            .detectors
+            .calls
+            .logs()
+            .into_iter()
+            .flat_map(pipeline_notes);
         notes.extend(logs.map(VerdictNote::Calls));
         let ranks: Vec<u32> = self.streams.losers().collect();
         if !ranks.is_empty() {
-            notes.push(VerdictNote::LostRecords { records: self.streams.lost(), ranks });
+            notes.push(VerdictNote::LostRecords {
+                records: self.streams.lost(),
+                ranks,
+            });
         }
         notes
     }
@@ -172,9 +183,14 @@ impl Job {
     fn timed_notes(&self) -> Vec<VerdictNote> {
         let collectives = self.detectors.timed.arrivals.compared();
         let is_timed = self.source == Source::Inspector || collectives > 0;
-        let compared =
-            is_timed.then_some(VerdictNote::CollectivesCompared { collectives });
-        let ends = self.detectors.timed.arrivals.ends().into_iter().take(MAX_ENDS);
+        let compared = is_timed.then_some(VerdictNote::CollectivesCompared { collectives });
+        let ends = self
+            .detectors
+            .timed
+            .arrivals
+            .ends()
+            .into_iter()
+            .take(MAX_ENDS);
         let ends = ends.map(|(group, op, last, ends)| VerdictNote::LogsEndEarlier {
             op,
             group,

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass, FunctionFault,
-    FunctionId, Input, MarkKind, Pattern, RankArrivals, RankNs, RankProfile, RankStep,
-    Ranks, Segment, StageNames, is_garbage_collection,
+    CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass, FunctionFault, FunctionId,
+    Input, MarkKind, Pattern, RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment,
+    StageNames, is_garbage_collection,
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
@@ -65,8 +65,7 @@ impl Job {
         self.add_profiled_steps(&mut ranks, entries.as_ref());
         let steps = self.accounting.span();
         let mut profiled = self.compare(&ranks, steps);
-        profiled.summary.collectives =
-            collective_times(&ranks, matches, entries.as_ref());
+        profiled.summary.collectives = collective_times(&ranks, matches, entries.as_ref());
         self.detectors.functions.keep(profiled);
     }
 
@@ -87,7 +86,11 @@ impl Job {
             let group = *groups.entry(name).or_insert(next);
             if group == next {
                 let name = name.unwrap_or("default").to_owned();
-                self.take(Input::Group { group, name, members: Ranks::default() });
+                self.take(Input::Group {
+                    group,
+                    name,
+                    members: Ranks::default(),
+                });
             }
             let op = CollectiveOp::from_name(&collective.op);
             let number = counts.entry((group, op)).or_default();
@@ -115,15 +118,19 @@ impl Job {
         entries: Option<&BTreeMap<u32, i64>>,
     ) {
         let common = common_steps(ranks);
-        let single = (common.len() == 1).then(|| common.first().copied()).flatten();
+        let single = (common.len() == 1)
+            .then(|| common.first().copied())
+            .flatten();
         let settings = WindowSettings {
             warmup_steps: 0,
             min_steps: 1,
             ..self.settings.window.clone()
         };
-        let published = WindowSettings { published_cut: true, ..settings.clone() };
-        let (mut accounted, mut followed) =
-            (Aligner::new(published), Aligner::new(settings));
+        let published = WindowSettings {
+            published_cut: true,
+            ..settings.clone()
+        };
+        let (mut accounted, mut followed) = (Aligner::new(published), Aligner::new(settings));
         for rank in ranks.iter().filter(|rank| !rank.steps.is_empty()) {
             accounted.expect(rank.rank, None);
             followed.expect(rank.rank, None);
@@ -141,7 +148,15 @@ impl Job {
                 {
                     let ending = Ending::Mark(MarkKind::StageEnd);
                     let (after, end) = (MarkKind::StageBegin, step.start);
-                    step.segments.insert(0, Segment { stage: entry, after, ending, end });
+                    step.segments.insert(
+                        0,
+                        Segment {
+                            stage: entry,
+                            after,
+                            ending,
+                            end,
+                        },
+                    );
                     let earlier = u64::try_from(*skew).unwrap_or(0);
                     step.start = RankNs(step.start.0.saturating_sub(earlier));
                 }
@@ -185,26 +200,30 @@ impl Job {
         }
         let compared = columns.into_iter().filter_map(|(id, columns)| {
             let function = dictionary.get(id)?;
-            let expected =
-                ExpectedBox::of(function.class, &function.name, &settings.expected);
+            let expected = ExpectedBox::of(function.class, &function.name, &settings.expected);
             // The seed is the function's own: the same functions give the same answer.
             let mut found = localise(&columns, &expected, settings, id.0);
             // What only a few ranks ran at all is their problem.
-            if found.problem == Some(Problem::Common)
-                && found.abnormal.len() * 2 <= ranks.len()
-            {
+            if found.problem == Some(Problem::Common) && found.abnormal.len() * 2 <= ranks.len() {
                 found.problem = Some(Problem::Partial);
             }
             let is_garbage_collection = is_garbage_collection(&function.name);
             let class = function.class;
-            Some(Compared { id, class, is_garbage_collection, expected, columns, found })
+            Some(Compared {
+                id,
+                class,
+                is_garbage_collection,
+                expected,
+                columns,
+                found,
+            })
         });
         let mut compared: Vec<Compared> = compared.collect();
-        compared
-            .sort_by(|a, b| b.largest().total_cmp(&a.largest()).then(a.id.cmp(&b.id)));
-        let told = compared.iter().enumerate().filter(|(place, compared)| {
-            *place < TOLD_FOR_COST || compared.found.problem.is_some()
-        });
+        compared.sort_by(|a, b| b.largest().total_cmp(&a.largest()).then(a.id.cmp(&b.id)));
+        let told = compared
+            .iter()
+            .enumerate()
+            .filter(|(place, compared)| *place < TOLD_FOR_COST || compared.found.problem.is_some());
         let told = told
             .take(MAX_TOLD)
             .map(|(_, compared)| compared.summary(&dictionary, self.placement.hosts()));
@@ -222,13 +241,25 @@ impl Job {
         steps: (u64, u64),
     ) -> Vec<FunctionFault> {
         let settings = &self.settings.pattern;
-        let span_s = ranks.iter().map(|rank| rank.profile.span_s).fold(0.0, f64::max);
+        let span_s = ranks
+            .iter()
+            .map(|rank| rank.profile.span_s)
+            .fold(0.0, f64::max);
         let mut faults: Vec<FunctionFault> = Vec::new();
         for one in compared {
-            let Some(blamed) = one.blamed(ranks.len(), settings) else { continue };
-            let Blamed { ranks: culprits, beta, peers_beta, excess_share, .. } = blamed;
-            let mut names =
-                dictionary.stack(one.id).map(|function| function.name.clone());
+            let Some(blamed) = one.blamed(ranks.len(), settings) else {
+                continue;
+            };
+            let Blamed {
+                ranks: culprits,
+                beta,
+                peers_beta,
+                excess_share,
+                ..
+            } = blamed;
+            let mut names = dictionary
+                .stack(one.id)
+                .map(|function| function.name.clone());
             let name = names.next().unwrap_or_default();
             let is_frame = FRAMES.iter().any(|frame| name.contains(frame));
             if is_frame && culprits.is_empty() && blamed.unexpected.is_empty() {
@@ -295,19 +326,31 @@ fn rank_profile(rank: &ProfiledRank) -> RankProfile {
 /// Steps that all ranks with steps have.
 fn common_steps(ranks: &[ProfiledRank]) -> BTreeSet<u32> {
     let steps = ranks.iter().filter(|rank| !rank.steps.is_empty());
-    let mut steps = steps
-        .map(|rank| rank.steps.iter().map(|step| step.step).collect::<BTreeSet<_>>());
+    let mut steps = steps.map(|rank| {
+        rank.steps
+            .iter()
+            .map(|step| step.step)
+            .collect::<BTreeSet<_>>()
+    });
     let first = steps.next().unwrap_or_default();
-    steps.fold(first, |common, steps| common.intersection(&steps).copied().collect())
+    steps.fold(first, |common, steps| {
+        common.intersection(&steps).copied().collect()
+    })
 }
 
 /// Makes shares of a recorded step shares of the longest that a rank recorded: who entered it late
 /// did no more in it for having waited less.
 fn share_the_longest(ranks: &mut [ProfiledRank]) {
-    let longest_s = ranks.iter().map(|rank| rank.profile.span_s).fold(0.0, f64::max);
+    let longest_s = ranks
+        .iter()
+        .map(|rank| rank.profile.span_s)
+        .fold(0.0, f64::max);
     for rank in ranks.iter_mut().filter(|_| longest_s > 0.0) {
         let part = (rank.profile.span_s / longest_s) as f32;
-        rank.profile.patterns.values_mut().for_each(|pattern| pattern.beta *= part);
+        rank.profile
+            .patterns
+            .values_mut()
+            .for_each(|pattern| pattern.beta *= part);
     }
 }
 
@@ -328,8 +371,9 @@ fn entries(ranks: &[ProfiledRank], matches: &Matches) -> Option<BTreeMap<u32, i6
     let starts: BTreeMap<u32, i64> = starts.collect();
     let (first, earliest) = starts.iter().min_by_key(|(_, start)| **start)?;
     let later = starts.iter().map(|(rank, start)| {
-        let known =
-            clocks.doubt_ns(*rank, *first).filter(|doubt| start - earliest >= *doubt);
+        let known = clocks
+            .doubt_ns(*rank, *first)
+            .filter(|doubt| start - earliest >= *doubt);
         (*rank, known.map_or(0, |_| start - earliest))
     });
     Some(later.collect())
@@ -351,8 +395,7 @@ fn collective_times(
             let entry_skew_s = skew.map(|skew| seconds(*skew));
             let rank = rank.rank;
             let clocks = &matches.clocks;
-            let of_rank =
-                |times: &BTreeMap<u32, i64>| times.get(&rank).copied().map(seconds);
+            let of_rank = |times: &BTreeMap<u32, i64>| times.get(&rank).copied().map(seconds);
             let clock_offset_s = of_rank(&clocks.offsets_ns);
             let clock_error_s = of_rank(&clocks.errors_ns);
             let unseen = RankArrivals::default();
@@ -398,11 +441,22 @@ mod tests {
 
     fn found_of(name: &str, shares: &[f32]) -> Vec<FunctionFault> {
         let ranks = shares.iter().zip(0..).map(|(beta, rank)| {
-            let mut profile = Profile { span_s: 1.0, ..Profile::default() };
+            let mut profile = Profile {
+                span_s: 1.0,
+                ..Profile::default()
+            };
             let id = profile.dictionary.intern(FunctionClass::Python, name, None);
-            let pattern = Pattern { beta: *beta, events: 1, ..Pattern::default() };
+            let pattern = Pattern {
+                beta: *beta,
+                events: 1,
+                ..Pattern::default()
+            };
             profile.patterns.insert(id, pattern);
-            ProfiledRank { rank, profile, ..ProfiledRank::default() }
+            ProfiledRank {
+                rank,
+                profile,
+                ..ProfiledRank::default()
+            }
         });
         job().compare(&ranks.collect::<Vec<_>>(), (1, 9)).faults
     }
@@ -421,7 +475,10 @@ mod tests {
         let peers_beta = f64::from(0.016_f32);
         assert_eq!(faults(&[0.014, 0.58, 0.016]).first().unwrap().0, [1]);
         assert_eq!(faults(&[0.016, 0.58]), [(vec![1], peers_beta)]);
-        assert_eq!(faults(&[0.016, 0.016, 0.58, 0.016]), [(vec![2], peers_beta)]);
+        assert_eq!(
+            faults(&[0.016, 0.016, 0.58, 0.016]),
+            [(vec![2], peers_beta)]
+        );
     }
 
     #[test]

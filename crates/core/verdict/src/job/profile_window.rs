@@ -46,11 +46,19 @@ impl Job {
     fn with_peers(&self, suspects: &[u32]) -> Vec<u32> {
         let role = suspects.first().and_then(|rank| self.aligner.role(*rank));
         let comparable = |rank: &u32| role.is_none() || self.aligner.role(*rank) == role;
-        let all: Vec<u32> =
-            self.placement.seen().iter().copied().filter(comparable).collect();
+        let all: Vec<u32> = self
+            .placement
+            .seen()
+            .iter()
+            .copied()
+            .filter(comparable)
+            .collect();
         let incidents = self.findings().into_iter().filter(|incident| incident.open);
-        let named = incidents.flat_map(|incident| incident.subject.ranks).collect();
-        self.escalation.choose(suspects, &all, &named, self.placement.hosts())
+        let named = incidents
+            .flat_map(|incident| incident.subject.ranks)
+            .collect();
+        self.escalation
+            .choose(suspects, &all, &named, self.placement.hosts())
     }
 
     /// What a step usually takes, in seconds.
@@ -68,19 +76,25 @@ impl Job {
         if self.escalation.is_another(ranks, first_step, steps) {
             self.end_profile(&[]);
         }
-        self.aligner.leave_out(first_step..=first_step.saturating_add(steps));
+        self.aligner
+            .leave_out(first_step..=first_step.saturating_add(steps));
         self.escalation.order(ranks, first_step, steps, at);
     }
 
     /// Compares what the window showed once all hosts have told what their ranks did in it:
     /// these, or all if none is named.
     pub(super) fn end_profile(&mut self, ranks: &[u32]) {
-        let Some(ordered) = self.escalation.end(ranks) else { return };
+        let Some(ordered) = self.escalation.end(ranks) else {
+            return;
+        };
         if ordered.told.is_empty() {
             return;
         }
         self.tell_cost(&ordered);
-        let steps = (u64::from(ordered.first_step), u64::from(ordered.last_step()) - 1);
+        let steps = (
+            u64::from(ordered.first_step),
+            u64::from(ordered.last_step()) - 1,
+        );
         let without_core = ordered.told.iter();
         let without_core = without_core
             .filter_map(|(rank, window)| Some((*rank, window.without_core_share?)))
@@ -96,8 +110,8 @@ impl Job {
         let findings = self.findings().into_iter();
         let found = findings.filter(|finding| finding.subject.function.is_some());
         let facts = found.flat_map(|finding| finding.facts);
-        let of_window = facts
-            .filter(|fact| matches!(fact.what.method(), Method::Pattern | Method::Host));
+        let of_window =
+            facts.filter(|fact| matches!(fact.what.method(), Method::Pattern | Method::Host));
         self.announcements.profiled(of_window);
     }
 
@@ -117,7 +131,13 @@ impl Job {
 }
 
 fn profiled_rank(rank: u32, host: Option<String>, window: ProfileWindow) -> ProfiledRank {
-    let ProfileWindow { span_s, communication_share, has_device, patterns, .. } = window;
+    let ProfileWindow {
+        span_s,
+        communication_share,
+        has_device,
+        patterns,
+        ..
+    } = window;
     let profile = Profile::of_patterns(
         patterns.patterns,
         patterns.functions,
@@ -125,5 +145,10 @@ fn profiled_rank(rank: u32, host: Option<String>, window: ProfileWindow) -> Prof
         communication_share,
         has_device,
     );
-    ProfiledRank { rank, host, profile, ..ProfiledRank::default() }
+    ProfiledRank {
+        rank,
+        host,
+        profile,
+        ..ProfiledRank::default()
+    }
 }

@@ -23,10 +23,14 @@ impl Job {
     /// Takes what a what-if trace shows: the job is its sampled steps.
     pub fn add_what_if(&mut self, findings: Findings) {
         let what_if = &findings.what_if;
-        self.placement.see_all(what_if.ranks.iter().map(|rank| rank.rank));
-        self.earlier.add_steps((what_if.steps.len() + findings.left_out_steps) as u64);
-        self.accounting.add_steps(what_if.steps.len(), what_if.recorded_s.iter().sum());
-        self.notes.count(Counted::IncompleteSteps, findings.left_out_steps as u64);
+        self.placement
+            .see_all(what_if.ranks.iter().map(|rank| rank.rank));
+        self.earlier
+            .add_steps((what_if.steps.len() + findings.left_out_steps) as u64);
+        self.accounting
+            .add_steps(what_if.steps.len(), what_if.recorded_s.iter().sum());
+        self.notes
+            .count(Counted::IncompleteSteps, findings.left_out_steps as u64);
         self.detectors.what_if.shown = Some(findings);
     }
 
@@ -41,6 +45,7 @@ impl Job {
         let refused = self.detectors.calls.take(logs, requests);
         self.notes.extend(refused.map(VerdictNote::Calls));
         let found = self.detectors.calls.logs();
-        self.earlier.add_steps(found.map_or(0, |found| found.iterations));
+        self.earlier
+            .add_steps(found.map_or(0, |found| found.iterations));
     }
 }

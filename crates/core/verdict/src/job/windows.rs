@@ -35,7 +35,8 @@ impl Job {
         self.follow(&window, &mut found);
         if let Some(span) = span {
             let context = self.placement.context(&self.names);
-            self.records.add((&window, span), &found, &self.settings.frontier, context);
+            self.records
+                .add((&window, span), &found, &self.settings.frontier, context);
         }
         self.list(&window, &found);
     }

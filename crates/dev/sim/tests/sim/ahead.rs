@@ -84,9 +84,8 @@ pub(crate) fn any_job(seed: u64, rng: &mut SmallRng) -> AheadJob {
 fn wrong(job: &AheadJob, said: &Verdict, gain_s: f64, step_s: f64) -> Option<String> {
     let [slow] = &job.slow[..] else { return None };
     let rank = slow.rank.into_iter().collect::<Vec<u32>>();
-    let innocent = |incident: &&Incident| {
-        !incident.subject.ranks.is_empty() && incident.subject.ranks != rank
-    };
+    let innocent =
+        |incident: &&Incident| !incident.subject.ranks.is_empty() && incident.subject.ranks != rank;
     if let Some(incident) = said.incidents.iter().find(innocent) {
         return Some(format!("innocent: {}", incident.text));
     }
@@ -99,9 +98,15 @@ fn wrong(job: &AheadJob, said: &Verdict, gain_s: f64, step_s: f64) -> Option<Str
     if gain_s < NAMED_SHARE * step_s {
         return None;
     }
-    let Some(first) = said.incidents.first() else { return Some("silent".to_owned()) };
+    let Some(first) = said.incidents.first() else {
+        return Some("silent".to_owned());
+    };
     let stage = first.subject.stage.as_deref().unwrap_or("");
-    let side = if slow.spot.is_device() { Side::Device } else { Side::Host };
+    let side = if slow.spot.is_device() {
+        Side::Device
+    } else {
+        Side::Host
+    };
     let is_right = first.subject.ranks == rank
         && stage_of(slow.spot).contains(&stage)
         && first.subject.side.is_none_or(|known| known == side);
@@ -130,12 +135,20 @@ fn asked_for(job: &AheadJob) -> (Vec<Range<u32>>, bool) {
     }
     analysis.finish();
     let incidents = analysis.verdict().incidents;
-    (asked, incidents.iter().any(|incident| incident.subject.ranks == [1]))
+    (
+        asked,
+        incidents
+            .iter()
+            .any(|incident| incident.subject.ranks == [1]),
+    )
 }
 
 #[test]
 fn devices_are_asked_to_mark_more_steps_once_something_is_suspected() {
-    let healthy = AheadJob { steps: 400, ..AheadJob::new(7) };
+    let healthy = AheadJob {
+        steps: 400,
+        ..AheadJob::new(7)
+    };
     assert_eq!(asked_for(&healthy), (Vec::new(), false));
     let slow = Slow {
         spot: SlowSpot::DeviceForward,
@@ -144,11 +157,19 @@ fn devices_are_asked_to_mark_more_steps_once_something_is_suspected() {
         since: 200,
         every: 1,
     };
-    let job = AheadJob { slow: vec![slow], ..healthy };
+    let job = AheadJob {
+        slow: vec![slow],
+        ..healthy
+    };
     let (asked, named) = asked_for(&job);
     assert!(named);
-    let [first, ..] = &asked[..] else { panic!("nothing asked for") };
-    assert!((205..270).contains(&first.start) && first.len() == 32, "{asked:?}");
+    let [first, ..] = &asked[..] else {
+        panic!("nothing asked for")
+    };
+    assert!(
+        (205..270).contains(&first.start) && first.len() == 32,
+        "{asked:?}"
+    );
 }
 
 #[test]
@@ -166,17 +187,28 @@ fn check_jobs(sharded: bool) {
     let mut healthy_said = Vec::new();
     for seed in 0..jobs(JOBS) {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let healthy = AheadJob { sharded, ..any_job(seed, &mut rng) };
+        let healthy = AheadJob {
+            sharded,
+            ..any_job(seed, &mut rng)
+        };
         let spot = SlowSpot::ALL[rng.random_range(0..SlowSpot::ALL.len())];
         let late_s = 0.06 * rng.random::<f64>();
         let rank = Some(rng.random_range(0..healthy.ranks));
-        let slow = Slow { spot, rank, late_s, since: 0, every: 1 };
+        let slow = Slow {
+            spot,
+            rank,
+            late_s,
+            since: 0,
+            every: 1,
+        };
         let (said, healthy_s) = verdict(&healthy);
         if let Some(incident) = said.incidents.first() {
-            healthy_said
-                .push(format!("{seed} {:?}: {}", healthy.read_back, incident.text));
+            healthy_said.push(format!("{seed} {:?}: {}", healthy.read_back, incident.text));
         }
-        let job = AheadJob { slow: vec![slow], ..healthy.clone() };
+        let job = AheadJob {
+            slow: vec![slow],
+            ..healthy.clone()
+        };
         let (said, step_s) = verdict(&job);
         let gain_s = step_s - healthy_s;
         if let Some(what) = wrong(&job, &said, gain_s, step_s) {
@@ -197,8 +229,7 @@ fn check_jobs(sharded: bool) {
 /// Without device marks two or three hosts that run ahead show less: who waits may look late.
 #[test]
 fn of_few_hosts_that_run_ahead_unseen_hardly_an_innocent_is_named() {
-    let (mut tried, mut innocent, mut healthy, mut costly) =
-        (0, Vec::new(), Vec::new(), 0);
+    let (mut tried, mut innocent, mut healthy, mut costly) = (0, Vec::new(), Vec::new(), 0);
     for seed in 0..jobs(JOBS / 2) {
         let mut rng = SmallRng::seed_from_u64(seed);
         let any = any_job(seed, &mut rng);
@@ -206,12 +237,25 @@ fn of_few_hosts_that_run_ahead_unseen_hardly_an_innocent_is_named() {
         let late_s = 0.06 * rng.random::<f64>();
         for ranks in [2, 3] {
             tried += 1;
-            let sound = AheadJob { device_marks: false, ranks, ..any.clone() };
+            let sound = AheadJob {
+                device_marks: false,
+                ranks,
+                ..any.clone()
+            };
             let (said, sound_s) = verdict(&sound);
             assert_eq!(said.incidents, [], "{seed}, {ranks} ranks");
             let rank = rng.random_range(0..ranks);
-            let slow = Slow { spot, rank: Some(rank), late_s, since: 0, every: 1 };
-            let (said, step_s) = verdict(&AheadJob { slow: vec![slow], ..sound.clone() });
+            let slow = Slow {
+                spot,
+                rank: Some(rank),
+                late_s,
+                since: 0,
+                every: 1,
+            };
+            let (said, step_s) = verdict(&AheadJob {
+                slow: vec![slow],
+                ..sound.clone()
+            });
             let name = format!("{seed} of {ranks}: {spot:?} {:?}", sound.read_back);
             let named = |it: &&Incident| !it.subject.ranks.is_empty();
             let mut named = said.incidents.iter().filter(named);
@@ -234,5 +278,9 @@ fn of_few_hosts_that_run_ahead_unseen_hardly_an_innocent_is_named() {
         "{} of {tried} name an innocent: {innocent:#?}",
         innocent.len()
     );
-    assert!(healthy.is_empty(), "{} of {costly}: {healthy:#?}", healthy.len());
+    assert!(
+        healthy.is_empty(),
+        "{} of {costly}: {healthy:#?}",
+        healthy.len()
+    );
 }

@@ -5,7 +5,12 @@ use model::{BlockCause, CollectiveOp, Pass, PipelineBlock};
 use schedule::{Call, Diagnosis, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose};
 
 fn job(tp: u32, scheme: Scheme, microbatches: u32) -> CalledJob {
-    CalledJob { microbatches, scheme, seed: 3, ..CalledJob::healthy(tp, 2, 1) }
+    CalledJob {
+        microbatches,
+        scheme,
+        seed: 3,
+        ..CalledJob::healthy(tp, 2, 1)
+    }
 }
 
 fn said_of(job: &CalledJob) -> Diagnosis {
@@ -19,8 +24,19 @@ fn said_of_logs(logs: Vec<RankCalls>) -> Diagnosis {
 }
 
 fn stopped(rank: u32, pass: Pass, microbatch: u32, before: Primitive) -> Stop {
-    let block = PipelineBlock { pass, microbatch, chunk: 0 };
-    Stop { at: Spot { iteration: 6, rank, block }, before }
+    let block = PipelineBlock {
+        pass,
+        microbatch,
+        chunk: 0,
+    };
+    Stop {
+        at: Spot {
+            iteration: 6,
+            rank,
+            block,
+        },
+        before,
+    }
 }
 
 /// Their messages are the same; only when they are asked for differs.
@@ -41,7 +57,10 @@ fn a_rank_that_stops_in_the_last_backward_is_named() {
     let mut job = job(2, Scheme::GPipe, 4);
     job.stop = Some(stopped(1, Pass::Backward, 3, Primitive::Layer(3)));
     let halt = said_of(&job).halt.expect("a halt");
-    assert_eq!((&halt.ranks[..], halt.stage, halt.overdue), (&[1][..], 0, true));
+    assert_eq!(
+        (&halt.ranks[..], halt.stage, halt.overdue),
+        (&[1][..], 0, true)
+    );
 }
 
 /// The block takes 40 ms, and nobody goes on for longer than that; but the rank it shares the
@@ -86,7 +105,11 @@ fn the_ranks_of_a_host_have_one_clock() {
             for call in &mut log.calls {
                 let is_early = log.rank == early && !points[call.lane as usize];
                 call.at_ns -= if is_early { EARLY_NS } else { 0 };
-                call.at_ns += if later.contains(&log.rank) { HOUR_NS } else { 0 };
+                call.at_ns += if later.contains(&log.rank) {
+                    HOUR_NS
+                } else {
+                    0
+                };
             }
             log.calls.sort_by_key(|call| call.at_ns);
         }
@@ -106,7 +129,10 @@ fn who_comes_late_to_the_copies_of_its_stage_is_named() {
     let iteration = 5;
     for (tp, pp, dp) in [(2, 2, 4), (1, 4, 2), (2, 1, 4)] {
         for hashes in [true, false] {
-            let job = CalledJob { hashes, ..CalledJob::healthy(tp, pp, dp) };
+            let job = CalledJob {
+                hashes,
+                ..CalledJob::healthy(tp, pp, dp)
+            };
             let culprit = job.rank(pp - 1, 1, 0);
             let mut logs = job.logs();
             for log in &mut logs {
@@ -114,13 +140,15 @@ fn who_comes_late_to_the_copies_of_its_stage_is_named() {
                 let reduces = log.calls.iter().filter(is_reduce);
                 let reduced_ns = reduces.map(|call| call.at_ns).nth(iteration).unwrap();
                 for call in &mut log.calls {
-                    let is_late = call.at_ns > reduced_ns
-                        || call.at_ns == reduced_ns && log.rank == culprit;
+                    let is_late =
+                        call.at_ns > reduced_ns || call.at_ns == reduced_ns && log.rank == culprit;
                     call.at_ns += if is_late { LATE_NS } else { 0 };
                 }
             }
             let said = said_of_logs(logs);
-            let [finding] = &said.findings[..] else { panic!("{said:?}") };
+            let [finding] = &said.findings[..] else {
+                panic!("{said:?}")
+            };
             let found = (&finding.ranks[..], finding.cause);
             assert_eq!(found, (&[culprit][..], BlockCause::Outside));
             // Without stages and hashes, communicators of copies look like one of all.
@@ -136,7 +164,10 @@ fn who_comes_late_to_the_copies_of_its_stage_is_named() {
 fn without_a_pipeline_a_healthy_job_is_healthy() {
     for (tp, dp) in [(2, 1), (2, 4), (1, 4)] {
         for hashes in [true, false] {
-            let said = said_of(&CalledJob { hashes, ..CalledJob::healthy(tp, 1, dp) });
+            let said = said_of(&CalledJob {
+                hashes,
+                ..CalledJob::healthy(tp, 1, dp)
+            });
             assert_eq!(
                 (&said.findings[..], said.iterations),
                 (&[][..], 8),
@@ -156,6 +187,8 @@ fn without_a_pipeline_a_stall_is_told() {
         call.at_ns += if call.at_ns > stalled_ns { STALL_NS } else { 0 };
     }
     let said = said_of_logs(logs);
-    let [finding] = &said.findings[..] else { panic!("{said:?}") };
+    let [finding] = &said.findings[..] else {
+        panic!("{said:?}")
+    };
     assert!((finding.lost_s - 30.0).abs() < 0.1, "{finding:?}");
 }

@@ -11,7 +11,13 @@ use proptest::prelude::*;
 use verdict::{Job, Settings};
 
 fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
-    Cluster { machines: 4, iterations: 12, fault, jitter: 0.2, seed }
+    Cluster {
+        machines: 4,
+        iterations: 12,
+        fault,
+        jitter: 0.2,
+        seed,
+    }
 }
 
 /// Seconds from the onset until a fault is named: what a rank does without its network has to end
@@ -23,7 +29,11 @@ const SLOW_WITHIN_S: f64 = 5.0;
 fn failure_of(fault: &Fault, onset_s: f64) -> Vec<Failure> {
     let watched = watch(&cluster(Some((fault.clone(), onset_s)), 7), 20.0);
     let (at, failures) = watched.failures.expect("a failure");
-    assert!(at - onset_s <= STOPPED_WITHIN_S, "{fault:?}: after {} s", at - onset_s);
+    assert!(
+        at - onset_s <= STOPPED_WITHIN_S,
+        "{fault:?}: after {} s",
+        at - onset_s
+    );
     failures
 }
 
@@ -59,7 +69,14 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
     for rank in 0..cluster.ranks() {
         let (host, first_local) = (rank / locals, rank / locals * locals);
         let (host, role) = (format!("host{host}"), None);
-        job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
+        job.take(Input::Rank {
+            rank,
+            host,
+            role,
+            first_local,
+            locals,
+            world_size,
+        });
     }
     for (rank, communicator) in run.communicators() {
         let communicator = communicator.clone();
@@ -87,8 +104,12 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
     let named = |job: &Job| job.verdict().incidents[0].subject.ranks.clone();
     let ports = |job: &mut Job, rank, state: &str| {
         let (device, state) = ("mlx5_3".to_owned(), state.to_owned());
-        let fault =
-            NetworkFault::Port { device, port: 1, state, errors: BTreeMap::new() };
+        let fault = NetworkFault::Port {
+            device,
+            port: 1,
+            state,
+            errors: BTreeMap::new(),
+        };
         job.take(Input::Network { rank, fault });
         job.take(Input::StacksComplete);
     };
@@ -98,12 +119,24 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
     ports(&mut job, 0, "DOWN");
     assert_eq!(named(&job), [3]);
     let incident = &job.verdict().incidents[0];
-    let told =
-        |what: &str| incident.evidence.iter().any(|found| found.text.contains(what));
+    let told = |what: &str| {
+        incident
+            .evidence
+            .iter()
+            .any(|found| found.text.contains(what))
+    };
     assert!(told("port 1 of mlx5_3 is DOWN"), "{incident:?}");
-    assert!(incident.advice.contains("card and cable of rank 3"), "{}", incident.advice);
+    assert!(
+        incident.advice.contains("card and cable of rank 3"),
+        "{}",
+        incident.advice
+    );
     // A cable that is out is down at both its ends.
-    ports(&mut job, *ends.iter().find(|rank| **rank != 3).unwrap(), "DOWN");
+    ports(
+        &mut job,
+        *ends.iter().find(|rank| **rank != 3).unwrap(),
+        "DOWN",
+    );
     assert_eq!(named(&job), ends);
 }
 
@@ -125,9 +158,16 @@ fn a_rank_that_enters_nothing_is_waited_for() {
 fn a_gpu_that_stops_is_told_from_its_victims() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
         let failures = failure_of(&Fault::GpuStops { rank: 21 }, onset_s);
-        assert!(failures.iter().all(|failure| failure.ranks == [21]), "{failures:?}");
+        assert!(
+            failures.iter().all(|failure| failure.ranks == [21]),
+            "{failures:?}"
+        );
         // Its tensor group needs no network: there it only never enters.
-        let of_gpu = [HoldUp::GpuNotStarted, HoldUp::GpuNotReady, HoldUp::GpuNotTaking];
+        let of_gpu = [
+            HoldUp::GpuNotStarted,
+            HoldUp::GpuNotReady,
+            HoldUp::GpuNotTaking,
+        ];
         let is_local = |failure: &Failure| {
             of_gpu.contains(&failure.cause) || failure.cause == HoldUp::NotEntered
         };
@@ -138,31 +178,48 @@ fn a_gpu_that_stops_is_told_from_its_victims() {
 #[test]
 fn a_proxy_that_never_wakes_is_found() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let fault = Fault::ProxySleeps { rank: 8, seconds: f64::INFINITY };
+        let fault = Fault::ProxySleeps {
+            rank: 8,
+            seconds: f64::INFINITY,
+        };
         let failures = failure_of(&fault, onset_s);
-        assert!(failures.iter().all(|f| f.ranks.contains(&8)), "{failures:?}");
+        assert!(
+            failures.iter().all(|f| f.ranks.contains(&8)),
+            "{failures:?}"
+        );
         let is_local = |failure: &Failure| failure.cause != HoldUp::NotDelivered;
         assert!(failures.iter().all(is_local), "{failures:?}");
     }
 }
 
 fn straggler_of(fault: &Fault, onset_s: f64) -> Straggler {
-    let job = Cluster { iterations: 30, ..cluster(Some((fault.clone(), onset_s)), 7) };
+    let job = Cluster {
+        iterations: 30,
+        ..cluster(Some((fault.clone(), onset_s)), 7)
+    };
     let (at, found) = watch(&job, onset_s + 8.0).straggler.expect("a straggler");
-    assert!(at - onset_s <= SLOW_WITHIN_S, "{fault:?}: after {} s", at - onset_s);
+    assert!(
+        at - onset_s <= SLOW_WITHIN_S,
+        "{fault:?}: after {} s",
+        at - onset_s
+    );
     found
 }
 
 /// Communicators in which operations have become slow by the time.
 fn slow_groups(job: &Cluster, until_s: f64) -> BTreeSet<String> {
     let run = job.run();
-    let names: BTreeMap<u64, String> =
-        run.communicators().map(|(_, known)| (known.hash, known.name.clone())).collect();
+    let names: BTreeMap<u64, String> = run
+        .communicators()
+        .map(|(_, known)| (known.hash, known.name.clone()))
+        .collect();
     let mut slow = BTreeSet::new();
     for rank in 0..job.ranks() {
         let mut trigger = Trigger::new(ArrivalSettings::default());
         let (_, _, ended) = run.look(rank, 0.0, until_s);
-        let found = ended.iter().filter(|operation| trigger.ended(operation).is_some());
+        let found = ended
+            .iter()
+            .filter(|operation| trigger.ended(operation).is_some());
         slow.extend(found.map(|operation| names[&operation.communicator].clone()));
     }
     slow
@@ -171,7 +228,10 @@ fn slow_groups(job: &Cluster, until_s: f64) -> BTreeSet<String> {
 #[test]
 fn nobody_is_blamed_in_a_healthy_job() {
     for seed in 0..4 {
-        let job = Cluster { iterations: 30, ..cluster(None, seed) };
+        let job = Cluster {
+            iterations: 30,
+            ..cluster(None, seed)
+        };
         assert_eq!(watch(&job, 30.0).straggler, None);
     }
 }
@@ -179,7 +239,10 @@ fn nobody_is_blamed_in_a_healthy_job() {
 /// MY-A2.
 #[test]
 fn a_card_that_is_slow_is_blamed() {
-    let fault = Fault::CardSlow { ranks: vec![2, 3], factor: 6.0 };
+    let fault = Fault::CardSlow {
+        ranks: vec![2, 3],
+        factor: 6.0,
+    };
     let found = straggler_of(&fault, 12.3);
     // Ranks 10 and 11 are at the other end of most of what they send, ranks 18 and 19 of the rest.
     assert_eq!((found.cause, found.either), (HoldUp::NotDelivered, false));
@@ -189,8 +252,13 @@ fn a_card_that_is_slow_is_blamed() {
 #[test]
 fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
     for onset_s in [12.0, 12.3, 12.9] {
-        let found =
-            straggler_of(&Fault::LinkSlow { ends: [2, 10], factor: 6.0 }, onset_s);
+        let found = straggler_of(
+            &Fault::LinkSlow {
+                ends: [2, 10],
+                factor: 6.0,
+            },
+            onset_s,
+        );
         assert_eq!((found.cause, found.either), (HoldUp::NotDelivered, true));
         assert_eq!(found.ranks, [2, 10]);
     }
@@ -199,40 +267,70 @@ fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
 /// MY-A3 and MY-A4.
 #[test]
 fn a_gpu_that_is_slow_is_blamed() {
-    let found = straggler_of(&Fault::GpuSlow { ranks: vec![12], factor: 5.0 }, 12.3);
+    let found = straggler_of(
+        &Fault::GpuSlow {
+            ranks: vec![12],
+            factor: 5.0,
+        },
+        12.3,
+    );
     // It also enters late what it sends: that weighs most.
-    assert_eq!((found.cause, &found.ranks[..]), (HoldUp::NotEntered, &[12][..]));
+    assert_eq!(
+        (found.cause, &found.ranks[..]),
+        (HoldUp::NotEntered, &[12][..])
+    );
 }
 
 /// MY-A5.
 #[test]
 fn a_machine_whose_gpus_are_slow_is_blamed() {
-    let fault = Fault::GpuSlow { ranks: (0..8).collect(), factor: 5.0 };
+    let fault = Fault::GpuSlow {
+        ranks: (0..8).collect(),
+        factor: 5.0,
+    };
     let found = straggler_of(&fault, 12.3);
-    assert_eq!((found.cause, found.ranks), (HoldUp::NotEntered, (0..8).collect()));
+    assert_eq!(
+        (found.cause, found.ranks),
+        (HoldUp::NotEntered, (0..8).collect())
+    );
 }
 
 /// MY-A6.
 #[test]
 fn a_network_between_two_machines_that_is_slow_is_blamed() {
     let ranks = (0..8).chain(16..24).collect::<Vec<_>>();
-    let fault = Fault::CardSlow { ranks: ranks.clone(), factor: 6.0 };
+    let fault = Fault::CardSlow {
+        ranks: ranks.clone(),
+        factor: 6.0,
+    };
     let found = straggler_of(&fault, 12.3);
     assert_eq!(found.cause, HoldUp::NotDelivered);
     // Who sends to them, or is sent to, may be the other end of what is slow.
     assert!(found.either);
-    assert!(ranks.iter().all(|rank| found.ranks.contains(rank)), "{found:?}");
+    assert!(
+        ranks.iter().all(|rank| found.ranks.contains(rank)),
+        "{found:?}"
+    );
 }
 
 /// MY-A7.
 #[test]
 fn a_proxy_that_sleeps_for_a_second_is_blamed() {
     for onset_s in [12.3, 13.05, 14.0] {
-        let fault = Fault::ProxySleeps { rank: 9, seconds: 1.0 };
+        let fault = Fault::ProxySleeps {
+            rank: 9,
+            seconds: 1.0,
+        };
         let found = straggler_of(&fault, onset_s);
-        assert!(found.ranks.contains(&9) && found.ranks.len() <= 2, "{found:?}");
-        let of_proxy =
-            [HoldUp::ProxyStill, HoldUp::NotTransmitted, HoldUp::ReceiverNotReady];
+        assert!(
+            found.ranks.contains(&9) && found.ranks.len() <= 2,
+            "{found:?}"
+        );
+        let of_proxy = [
+            HoldUp::ProxyStill,
+            HoldUp::NotTransmitted,
+            HoldUp::ReceiverNotReady,
+        ];
         assert!(of_proxy.contains(&found.cause), "{found:?}");
     }
 }
@@ -240,9 +338,16 @@ fn a_proxy_that_sleeps_for_a_second_is_blamed() {
 /// MY-A8: in data groups of three and pipelines of two, all that a slow GPU is in is slow.
 #[test]
 fn a_gpu_that_is_slow_in_two_groups_is_blamed_alone() {
-    let fault = Fault::GpuSlow { ranks: vec![1], factor: 5.0 };
+    let fault = Fault::GpuSlow {
+        ranks: vec![1],
+        factor: 5.0,
+    };
     let cluster = cluster(Some((fault, 12.3)), 7);
-    let job = Cluster { machines: 6, iterations: 30, ..cluster };
+    let job = Cluster {
+        machines: 6,
+        iterations: 30,
+        ..cluster
+    };
     let slow = slow_groups(&job, 16.3);
     assert!(slow.contains("dp1") && slow.contains("pp1"), "{slow:?}");
     let (at, found) = watch(&job, 20.3).straggler.expect("a straggler");
@@ -259,7 +364,9 @@ fn channels_s(job: &Cluster, rank: u32, group: &str, until_s: f64) -> BTreeMap<u
     let mut known = run.communicators().filter(|(_, known)| known.name == group);
     let hash = known.next().expect("a communicator").1.hash;
     let (_, _, ended) = run.look(rank, 0.0, until_s);
-    let mut ended = ended.iter().filter(|operation| operation.communicator == hash);
+    let mut ended = ended
+        .iter()
+        .filter(|operation| operation.communicator == hash);
     let last = ended.next_back().expect("an operation");
     let mut channels: BTreeMap<u8, f64> = BTreeMap::new();
     for flow in &last.flows {
@@ -274,17 +381,27 @@ fn channels_s(job: &Cluster, rank: u32, group: &str, until_s: f64) -> BTreeMap<u
 /// moment on or from the first operation on.
 #[test]
 fn one_slow_channel_is_told_from_the_others() {
-    let fault = Fault::ChannelSlow { rank: 5, channel: 2, factor: 5.5 };
+    let fault = Fault::ChannelSlow {
+        rank: 5,
+        channel: 2,
+        factor: 5.5,
+    };
     for onset_s in [0.0, 12.3] {
-        let job =
-            Cluster { iterations: 30, ..cluster(Some((fault.clone(), onset_s)), 7) };
+        let job = Cluster {
+            iterations: 30,
+            ..cluster(Some((fault.clone(), onset_s)), 7)
+        };
         let channels = channels_s(&job, 5, "dp5", onset_s + 6.0);
         let usual_s = (channels[&0] + channels[&1] + channels[&3]) / 3.0;
         let ratio = channels[&2] / usual_s;
         assert!((2.3..2.7).contains(&ratio), "{channels:?}");
         let found = straggler_of(&fault, onset_s);
         assert_eq!((&found.ranks, &found.channels), (&vec![5], &vec![2]));
-        let of_gpu = [HoldUp::GpuNotStarted, HoldUp::GpuNotReady, HoldUp::GpuNotTaking];
+        let of_gpu = [
+            HoldUp::GpuNotStarted,
+            HoldUp::GpuNotReady,
+            HoldUp::GpuNotTaking,
+        ];
         assert!(of_gpu.contains(&found.cause) && !found.either, "{found:?}");
     }
 }
@@ -303,7 +420,10 @@ fn who_died_inside_an_operation_is_waited_for() {
     }
     let failures = job.failures();
     assert_eq!(failures.len(), 1);
-    assert_eq!((failures[0].cause, &failures[0].ranks), (HoldUp::NotEntered, &vec![21]));
+    assert_eq!(
+        (failures[0].cause, &failures[0].ranks),
+        (HoldUp::NotEntered, &vec![21])
+    );
 }
 
 /// A crossed pair of collectives: MY-A11.
@@ -312,12 +432,20 @@ fn two_communicators_entered_in_opposite_order_are_a_circle() {
     let run = cluster(None, 1).run();
     let mut job = job_of(&run);
     // Ranks 0 and 8 have dp0; rank 0 has pp0 with rank 16. Rank 16 is given one with rank 8.
-    let communicator =
-        |rank| model::Communicator { hash: 99, name: "extra".into(), rank, size: 2 };
+    let communicator = |rank| model::Communicator {
+        hash: 99,
+        name: "extra".into(),
+        rank,
+        size: 2,
+    };
     job.join(0, &communicator(0));
     job.join(8, &communicator(1));
-    let dp0 = run.communicators().find(|(rank, known)| *rank == 0 && known.name == "dp0");
-    let dp0 = dp0.map(|(_, known)| known.hash).expect("a communicator of ranks 0 and 8");
+    let dp0 = run
+        .communicators()
+        .find(|(rank, known)| *rank == 0 && known.name == "dp0");
+    let dp0 = dp0
+        .map(|(_, known)| known.hash)
+        .expect("a communicator of ranks 0 and 8");
     let waiting = |communicator| Operation {
         communicator,
         op: model::CollectiveOp(3),
@@ -355,8 +483,10 @@ fn without_flows_the_culprit_is_not_told_from_its_victims() {
     }
     let failures = job.failures();
     assert!(!failures.is_empty());
-    let blamed: Vec<u32> =
-        failures.into_iter().flat_map(|failure| failure.ranks).collect();
+    let blamed: Vec<u32> = failures
+        .into_iter()
+        .flat_map(|failure| failure.ranks)
+        .collect();
     assert_eq!(blamed, [0, 1, 2, 3, 4, 5, 6, 7, 21]);
 }
 
@@ -366,7 +496,10 @@ fn any_fault() -> impl Strategy<Value = Fault> {
         0 => Fault::CardDown { rank },
         1 => Fault::GpuStops { rank },
         2 => Fault::LoopStops { rank },
-        _ => Fault::ProxySleeps { rank, seconds: f64::INFINITY },
+        _ => Fault::ProxySleeps {
+            rank,
+            seconds: f64::INFINITY,
+        },
     })
 }
 

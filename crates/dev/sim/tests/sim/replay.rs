@@ -45,7 +45,11 @@ fn excess(slow: &Slow, steps: u32) -> Excess {
     Excess {
         columns: slow.rank.into_iter().map(|rank| rank as usize).collect(),
         stages,
-        side: Some(if slow.spot.is_device() { Side::Device } else { Side::Host }),
+        side: Some(if slow.spot.is_device() {
+            Side::Device
+        } else {
+            Side::Host
+        }),
         rows: (0..u64::from(steps)).collect(),
     }
 }
@@ -53,7 +57,10 @@ fn excess(slow: &Slow, steps: u32) -> Excess {
 /// A job with one to three faults, each on a rank of its own.
 fn any_faulty(seed: u64, sharded: bool) -> AheadJob {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut job = AheadJob { sharded, ..any_job(seed, &mut rng) };
+    let mut job = AheadJob {
+        sharded,
+        ..any_job(seed, &mut rng)
+    };
     for _ in 0..rng.random_range(1..4) {
         let fault = Slow {
             spot: SlowSpot::ALL[rng.random_range(0..SlowSpot::ALL.len())],
@@ -63,8 +70,7 @@ fn any_faulty(seed: u64, sharded: bool) -> AheadJob {
             every: 1,
         };
         // Of two ranks that are late in one place, none shows what it should take.
-        let same =
-            |it: &Slow| it.rank == fault.rank || job.ranks == 2 && it.spot == fault.spot;
+        let same = |it: &Slow| it.rank == fault.rank || job.ranks == 2 && it.spot == fault.spot;
         if !job.slow.iter().any(same) {
             job.slow.push(fault);
         }
@@ -78,7 +84,10 @@ fn name(seed: u64, job: &AheadJob) -> String {
         format!("{:?} {late_ms:.1} ms on rank {:?}", slow.spot, slow.rank)
     });
     let faults: Vec<String> = faults.collect();
-    format!("{seed}: {:?}, {} ranks, {faults:?}", job.read_back, job.ranks)
+    format!(
+        "{seed}: {:?}, {} ranks, {faults:?}",
+        job.read_back, job.ranks
+    )
 }
 
 /// The value that a share of some errors does not exceed, and the largest with what they are of.
@@ -103,17 +112,24 @@ fn predict(sharded: bool) {
     for seed in 0..jobs(JOBS) {
         let job = any_faulty(seed, sharded);
         let run = job.run();
-        let faults: Vec<Excess> =
-            job.slow.iter().map(|slow| excess(slow, job.steps)).collect();
+        let faults: Vec<Excess> = job
+            .slow
+            .iter()
+            .map(|slow| excess(slow, job.steps))
+            .collect();
         let replay = QueueReplay::of_window(&sampled(&job, &run.inputs), &faults);
-        let replay =
-            replay.unwrap_or_else(|| panic!("not explained: {}", name(seed, &job)));
+        let replay = replay.unwrap_or_else(|| panic!("not explained: {}", name(seed, &job)));
         let mut healthy_s = 0.0;
         for subset in 1..1usize << faults.len() {
             let (fixed, left): (Vec<usize>, Vec<usize>) =
                 (0..faults.len()).partition(|at| subset >> at & 1 == 1);
             let slow = left.iter().map(|at| job.slow[*at]).collect();
-            healthy_s = AheadJob { slow, ..job.clone() }.run().step_s;
+            healthy_s = AheadJob {
+                slow,
+                ..job.clone()
+            }
+            .run()
+            .step_s;
             let predicted_s = run.step_s - replay.gain_s(&fixed);
             let what = format!(
                 "{} without {fixed:?}: {:.1} instead of {:.1} ms, predicted {:.1}",
@@ -129,7 +145,12 @@ fn predict(sharded: bool) {
         for incident in &said.incidents {
             let ranks = &incident.subject.ranks;
             let is_right = ranks.iter().all(|rank| culprits.contains(rank));
-            assert!(is_right, "innocent in {}: {}", name(seed, &job), incident.text);
+            assert!(
+                is_right,
+                "innocent in {}: {}",
+                name(seed, &job),
+                incident.text
+            );
         }
         let costs_s: f64 = said.incidents.iter().map(|incident| incident.cost_s).sum();
         let charged_s = costs_s / said.job.analysed_steps as f64;
@@ -144,7 +165,12 @@ fn predict(sharded: bool) {
     }
     for (what, errors, half, most) in [
         ("predicted", &mut errors, OFF_HALF, OFF_95),
-        ("charged", &mut charged_errors, CHARGED_OFF_HALF, CHARGED_OFF_95),
+        (
+            "charged",
+            &mut charged_errors,
+            CHARGED_OFF_HALF,
+            CHARGED_OFF_95,
+        ),
     ] {
         let (off_half, _) = quantile(errors, 0.5);
         let (off_most, worst) = quantile(errors, 0.95);
@@ -162,14 +188,29 @@ fn a_pause_that_the_queue_hides_is_no_incident() {
         let spots = [SlowSpot::Data, SlowSpot::HostForward, SlowSpot::Callback];
         let mut rng = SmallRng::seed_from_u64(seed);
         let (rank, since) = (Some(rng.random_range(0..4)), rng.random_range(30..50));
-        let (spot, late_s) =
-            (spots[seed as usize % 3], 0.02 + 0.02 * rng.random::<f64>());
-        let pause = Slow { spot, rank, late_s, since, every: 25 };
-        let healthy = AheadJob { read_back: ReadBack::Never, ..AheadJob::new(seed) };
-        let job = AheadJob { slow: vec![pause], ..healthy.clone() };
+        let (spot, late_s) = (spots[seed as usize % 3], 0.02 + 0.02 * rng.random::<f64>());
+        let pause = Slow {
+            spot,
+            rank,
+            late_s,
+            since,
+            every: 25,
+        };
+        let healthy = AheadJob {
+            read_back: ReadBack::Never,
+            ..AheadJob::new(seed)
+        };
+        let job = AheadJob {
+            slow: vec![pause],
+            ..healthy.clone()
+        };
         let (said, step_s) = verdict(&job);
         let healthy_s = healthy.run().step_s;
-        assert!(step_s < 1.003 * healthy_s, "{}: {step_s} {healthy_s}", name(seed, &job));
+        assert!(
+            step_s < 1.003 * healthy_s,
+            "{}: {step_s} {healthy_s}",
+            name(seed, &job)
+        );
         let texts = said.incidents.iter().map(|it| &it.text);
         said_of.extend(texts.map(|text| format!("{}: {text}", name(seed, &job))));
     }

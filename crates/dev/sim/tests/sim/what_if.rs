@@ -34,10 +34,16 @@ fn a_healthy_pipeline_has_no_cause() {
 
 #[test]
 fn recorded_steps_are_simulated_to_the_microsecond() {
-    let what_if =
-        findings(&Pipeline { drags: vec![Drag::Data { times: 2.0 }], ..HEALTHY }).what_if;
+    let what_if = findings(&Pipeline {
+        drags: vec![Drag::Data { times: 2.0 }],
+        ..HEALTHY
+    })
+    .what_if;
     for (recorded, simulated) in what_if.recorded_s.iter().zip(&what_if.simulated_s) {
-        assert!((recorded - simulated).abs() < 1e-6, "{recorded} {simulated}");
+        assert!(
+            (recorded - simulated).abs() < 1e-6,
+            "{recorded} {simulated}"
+        );
     }
 }
 
@@ -45,8 +51,16 @@ fn recorded_steps_are_simulated_to_the_microsecond() {
 fn a_slow_rank_is_named_wherever_it_is() {
     for dp_rank in 0..4 {
         for stage in 0..4 {
-            let drag = Drag::Rank { dp_rank, stage, times: 1.6 };
-            let found = findings(&Pipeline { drags: vec![drag], tp: 2, ..HEALTHY });
+            let drag = Drag::Rank {
+                dp_rank,
+                stage,
+                times: 1.6,
+            };
+            let found = findings(&Pipeline {
+                drags: vec![drag],
+                tp: 2,
+                ..HEALTHY
+            });
             let [SlowdownCause::Rank { rank, passes, .. }] = found.causes[..] else {
                 panic!("{:?}", found.causes);
             };
@@ -59,8 +73,14 @@ fn a_slow_rank_is_named_wherever_it_is() {
 #[test]
 fn a_heavy_stage_is_named_wherever_it_is() {
     for heavy in 0..4 {
-        let drag = Drag::Stage { stage: heavy, times: 1.5 };
-        let found = findings(&Pipeline { drags: vec![drag], ..HEALTHY });
+        let drag = Drag::Stage {
+            stage: heavy,
+            times: 1.5,
+        };
+        let found = findings(&Pipeline {
+            drags: vec![drag],
+            ..HEALTHY
+        });
         let [SlowdownCause::Stage { stage, passes }] = found.causes[..] else {
             panic!("{:?}", found.causes);
         };
@@ -73,9 +93,21 @@ fn a_heavy_stage_is_named_wherever_it_is() {
 fn of_uneven_sequences_no_rank_is_to_blame() {
     for seed in 0..5 {
         let drag = Drag::Data { times: 3.0 };
-        let found =
-            findings(&Pipeline { drags: vec![drag], dp: 8, steps: 20, seed, ..HEALTHY });
-        let [SlowdownCause::Data { spread, top_dp_ranks, .. }] = found.causes[..] else {
+        let found = findings(&Pipeline {
+            drags: vec![drag],
+            dp: 8,
+            steps: 20,
+            seed,
+            ..HEALTHY
+        });
+        let [
+            SlowdownCause::Data {
+                spread,
+                top_dp_ranks,
+                ..
+            },
+        ] = found.causes[..]
+        else {
             panic!("{:?}", found.causes);
         };
         assert!(spread.correlation > 0.95 && top_dp_ranks > 3, "{spread:?}");
@@ -84,10 +116,23 @@ fn of_uneven_sequences_no_rank_is_to_blame() {
 
 #[test]
 fn a_heavy_stage_is_told_after_uneven_sequences() {
-    let drags = vec![Drag::Data { times: 3.0 }, Drag::Stage { stage: 3, times: 1.8 }];
-    let found = findings(&Pipeline { drags, dp: 8, steps: 20, ..HEALTHY });
-    let [SlowdownCause::Data { .. }, SlowdownCause::Stage { stage: 3, .. }] =
-        found.causes[..]
+    let drags = vec![
+        Drag::Data { times: 3.0 },
+        Drag::Stage {
+            stage: 3,
+            times: 1.8,
+        },
+    ];
+    let found = findings(&Pipeline {
+        drags,
+        dp: 8,
+        steps: 20,
+        ..HEALTHY
+    });
+    let [
+        SlowdownCause::Data { .. },
+        SlowdownCause::Stage { stage: 3, .. },
+    ] = found.causes[..]
     else {
         panic!("{:?}", found.causes);
     };
@@ -95,14 +140,29 @@ fn a_heavy_stage_is_told_after_uneven_sequences() {
 
 #[test]
 fn one_pipeline_cannot_tell_a_slow_rank_from_a_heavy_stage() {
-    let drag = Drag::Rank { dp_rank: 0, stage: 1, times: 1.6 };
-    let found = findings(&Pipeline { drags: vec![drag], dp: 1, ..HEALTHY });
-    assert!(matches!(found.causes[..], [SlowdownCause::Stage { stage: 1, .. }]));
+    let drag = Drag::Rank {
+        dp_rank: 0,
+        stage: 1,
+        times: 1.6,
+    };
+    let found = findings(&Pipeline {
+        drags: vec![drag],
+        dp: 1,
+        ..HEALTHY
+    });
+    assert!(matches!(
+        found.causes[..],
+        [SlowdownCause::Stage { stage: 1, .. }]
+    ));
 }
 
 #[test]
 fn of_two_slow_ranks_none_is_named_wrongly() {
-    let slow = |dp_rank, stage| Drag::Rank { dp_rank, stage, times: 1.6 };
+    let slow = |dp_rank, stage| Drag::Rank {
+        dp_rank,
+        stage,
+        times: 1.6,
+    };
     let drags = vec![slow(0, 1), slow(2, 3)];
     let found = findings(&Pipeline { drags, ..HEALTHY });
     assert!(
@@ -115,16 +175,29 @@ fn of_two_slow_ranks_none_is_named_wrongly() {
 #[test]
 fn time_before_the_first_pass_is_a_delay_and_no_straggler() {
     let mut rows = HEALTHY.rows();
-    for row in rows.iter_mut().filter(|row| row.kind != OpKind::ParamsAllGather) {
+    for row in rows
+        .iter_mut()
+        .filter(|row| row.kind != OpKind::ParamsAllGather)
+    {
         row.start_s += 0.3;
         row.end_s += 0.3;
     }
     let found = find(&HEALTHY, &rows).unwrap();
     assert_eq!(found.causes, []);
     let launch = found.what_if.launch.expect("delays");
-    let first = &launch.op_types.iter().find(|part| part.name == "first-op").unwrap();
-    assert!((first.slowdown - found.what_if.launch_slowdown).abs() < 1e-9, "{first:?}");
-    let rest = launch.op_types.iter().filter(|part| part.name != "first-op");
+    let first = &launch
+        .op_types
+        .iter()
+        .find(|part| part.name == "first-op")
+        .unwrap();
+    assert!(
+        (first.slowdown - found.what_if.launch_slowdown).abs() < 1e-9,
+        "{first:?}"
+    );
+    let rest = launch
+        .op_types
+        .iter()
+        .filter(|part| part.name != "first-op");
     for part in rest {
         assert!((part.slowdown - 1.0).abs() < 1e-9, "{part:?}");
     }
@@ -136,8 +209,10 @@ fn reductions_that_overlap_with_passes_are_waited_for() {
     let mut reduces = Vec::new();
     let ends = rows.iter().filter(|row| row.kind == OpKind::Gc);
     let ends: Vec<Row> = ends.copied().collect();
-    for (row, end) in
-        rows.iter_mut().filter(|row| row.kind == OpKind::GradsReduceScatter).zip(&ends)
+    for (row, end) in rows
+        .iter_mut()
+        .filter(|row| row.kind == OpKind::GradsReduceScatter)
+        .zip(&ends)
     {
         row.kind = OpKind::SeparateAllReduce;
         let (kind, chunk) = (OpKind::GradsReduceScatter, 0);
@@ -153,7 +228,10 @@ fn reductions_that_overlap_with_passes_are_waited_for() {
     let found = find(&HEALTHY, &rows).unwrap().what_if;
     for (recorded, simulated) in found.recorded_s.iter().zip(&found.simulated_s) {
         // The layer norms come after the last of them.
-        assert!((simulated - recorded - 0.0005).abs() < 1e-6, "{recorded} {simulated}");
+        assert!(
+            (simulated - recorded - 0.0005).abs() < 1e-6,
+            "{recorded} {simulated}"
+        );
     }
 }
 
@@ -161,7 +239,10 @@ fn reductions_that_overlap_with_passes_are_waited_for() {
 fn steps_with_a_hole_are_left_out_and_counted() {
     let mut rows = HEALTHY.rows();
     let whole = find(&HEALTHY, &rows).unwrap();
-    let hole = rows.iter().position(|row| row.step == 13 && row.dp_rank == 2).unwrap();
+    let hole = rows
+        .iter()
+        .position(|row| row.step == 13 && row.dp_rank == 2)
+        .unwrap();
     rows.remove(hole);
     let found = find(&HEALTHY, &rows).unwrap();
     assert_eq!(found.left_out_steps, 1);
@@ -189,12 +270,18 @@ fn rows_that_make_no_sense_are_refused_with_their_place() {
             |rows| rows.push(*rows.last().unwrap()),
             "step 43, rank 15: optimizer 0 of stage 3 stands there twice",
         ),
-        (|rows| rows[5].rank = 16, "step 10, rank 16: the job has 16 ranks"),
+        (
+            |rows| rows[5].rank = 16,
+            "step 10, rank 16: the job has 16 ranks",
+        ),
         (
             |rows| rows[5].rank = 3,
             "step 10, rank 3: dp rank 0 of stage 0 is rank 0 elsewhere",
         ),
-        (|rows| rows[1].duration_s = -1.0, "step 10, rank 0: forward-send 0 starts at 0"),
+        (
+            |rows| rows[1].duration_s = -1.0,
+            "step 10, rank 0: forward-send 0 starts at 0",
+        ),
         (
             |rows| rows.retain(|row| row.kind.name() != "forward-recv" || row.stage != 2),
             "forward-send of stage 1: there are 8 of them and 0 forward-recv of stage 2",

@@ -32,7 +32,13 @@ const WINDOW_S: f64 = 10.0;
 const PATIENCE_S: f64 = 15.0;
 
 fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
-    Cluster { machines: 4, iterations: 60, fault, jitter: 0.2, seed }
+    Cluster {
+        machines: 4,
+        iterations: 60,
+        fault,
+        jitter: 0.2,
+        seed,
+    }
 }
 
 /// One injected fault: what it was, how long it took until somebody was named, and who was.
@@ -59,7 +65,12 @@ fn campaign() -> Vec<Case> {
         let watched = watch(&job, onset_s + PATIENCE_S);
         let (at, named) = watched.named(|rank| job.has_port_down(rank)).unzip();
         let after_s = at.map(|at| at - onset_s);
-        Case { fault, culprit, after_s, named: named.unwrap_or_default() }
+        Case {
+            fault,
+            culprit,
+            after_s,
+            named: named.unwrap_or_default(),
+        }
     });
     cases.collect()
 }
@@ -86,7 +97,10 @@ fn latency(id: &str) -> AcceptanceRow {
 
 fn localisation(id: &str) -> AcceptanceRow {
     let cases = campaign();
-    let exact = cases.iter().filter(|case| case.named == [case.culprit]).count();
+    let exact = cases
+        .iter()
+        .filter(|case| case.named == [case.culprit])
+        .count();
     let either = cases.iter().filter(|case| case.is_one_of_two()).count();
     for case in &cases {
         if case.named != [case.culprit] && !case.is_one_of_two() {
@@ -112,7 +126,10 @@ fn false_alarms(id: &str) -> AcceptanceRow {
     let mut alarms = 0;
     let runs = 10;
     for seed in 0..runs {
-        let job = Cluster { iterations: 10_000, ..cluster(None, 1000 + seed) };
+        let job = Cluster {
+            iterations: 10_000,
+            ..cluster(None, 1000 + seed)
+        };
         let until_s = seconds / runs as f64;
         // Simulated a little further than it is looked at: its end is no stall.
         let iterations = (until_s / 0.6) as u64 + 10;
@@ -163,11 +180,22 @@ fn copied(base: &Cluster, run: &Run, copies: u32, at_s: f64) -> Communication {
         let first = copy * base.ranks();
         for (rank, communicator) in run.communicators() {
             let hash = hash_in_copy(communicator.hash, copy);
-            job.join(rank + first, &Communicator { hash, ..communicator.clone() });
+            job.join(
+                rank + first,
+                &Communicator {
+                    hash,
+                    ..communicator.clone()
+                },
+            );
         }
         for rank in 0..base.ranks() {
             let (clock, open, ended) = run.look(rank, 0.0, at_s);
-            job.look(rank + first, clock, in_copy(open, copy), &in_copy(ended, copy));
+            job.look(
+                rank + first,
+                clock,
+                in_copy(open, copy),
+                &in_copy(ended, copy),
+            );
         }
     }
     job
@@ -205,10 +233,12 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> AcceptanceRo
     drop(busy.failures());
     let took_s = began.elapsed().as_secs_f64();
     let failures = copied(&base, &run, copies, 9.0).failures();
-    let named: BTreeSet<u32> =
-        failures.into_iter().flat_map(|failure| failure.ranks).collect();
-    let right = named.len() == copies as usize
-        && named.iter().all(|rank| rank % base.ranks() == culprit);
+    let named: BTreeSet<u32> = failures
+        .into_iter()
+        .flat_map(|failure| failure.ranks)
+        .collect();
+    let right =
+        named.len() == copies as usize && named.iter().all(|rank| rank % base.ranks() == culprit);
     let measured = format!(
         "{:.1} ms, {}",
         1e3 * took_s,
@@ -252,8 +282,7 @@ fn volume(id: &str) -> AcceptanceRow {
             lines.clear();
         }
     }
-    let [packed_kb, plain_kb] =
-        [packed, plain].map(|bytes| bytes as f64 / iterations / 1e3);
+    let [packed_kb, plain_kb] = [packed, plain].map(|bytes| bytes as f64 / iterations / 1e3);
     let measured = format!(
         "nothing while all is well; {packed_kb:.1} KB an iteration of {per_iteration_s:.2} s while \
          something stands still ({plain_kb:.1} KB before it is packed); five times that while \

@@ -3,9 +3,7 @@
 use std::time::Instant;
 
 use model::{FunctionClass, Pattern};
-use pattern::{
-    Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, localise,
-};
+use pattern::{Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, localise};
 
 use super::AcceptanceRow;
 use super::simulated::RowMeasure;
@@ -21,11 +19,7 @@ pub(super) const ROWS: [(&str, RowMeasure); 8] = [
     ("PT-A8", million),
 ];
 
-fn found(
-    class: FunctionClass,
-    workers: u32,
-    of: impl Fn(u32) -> [f32; 3],
-) -> FunctionFinding {
+fn found(class: FunctionClass, workers: u32, of: impl Fn(u32) -> [f32; 3]) -> FunctionFinding {
     found_with(&PatternSettings::default(), class, workers, of)
 }
 
@@ -39,7 +33,16 @@ fn found_with(
     let mut columns = Columns::default();
     for worker in 0..workers {
         let [beta, mu, sigma] = of(worker);
-        columns.push(worker, &Pattern { beta, mu, sigma, events: 1, measured: 1 });
+        columns.push(
+            worker,
+            &Pattern {
+                beta,
+                mu,
+                sigma,
+                events: 1,
+                measured: 1,
+            },
+        );
     }
     localise(&columns, &ExpectedBox::of_class(class), settings, 1)
 }
@@ -55,7 +58,11 @@ fn ring(id: &str) -> AcceptanceRow {
         2..8 => [0.2, 0.5, 0.5],
         _ => [0.2, 1.0, 0.0],
     });
-    let worst = found.abnormal.iter().map(|a| a.differential).fold(0.0, f64::max);
+    let worst = found
+        .abnormal
+        .iter()
+        .map(|a| a.differential)
+        .fold(0.0, f64::max);
     let worst: Vec<u32> = found
         .abnormal
         .iter()
@@ -77,16 +84,30 @@ fn ring(id: &str) -> AcceptanceRow {
 
 fn throttling(id: &str) -> AcceptanceRow {
     let found = found(FunctionClass::GpuCompute, 2560, |worker| {
-        let [beta, mu] =
-            if worker % 64 < 8 && worker < 2400 { [0.45, 0.55] } else { [0.30, 0.90] };
+        let [beta, mu] = if worker % 64 < 8 && worker < 2400 {
+            [0.45, 0.55]
+        } else {
+            [0.30, 0.90]
+        };
         [beta + noise(worker), mu + noise(worker), 0.02]
     });
-    let right = found.abnormal.iter().all(|a| a.worker % 64 < 8 && a.worker < 2400);
+    let right = found
+        .abnormal
+        .iter()
+        .all(|a| a.worker % 64 < 8 && a.worker < 2400);
     let count = found.abnormal.len();
-    let measured =
-        format!("{count} of 304 flagged, others {}", if right { "none" } else { "some" });
+    let measured = format!(
+        "{count} of 304 flagged, others {}",
+        if right { "none" } else { "some" }
+    );
     let scenario = "2560 workers, 304 on 38 hosts with throttled GPUs (C1P1)";
-    AcceptanceRow::new(id, scenario, measured, "exactly those", right && count == 304)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "exactly those",
+        right && count == 304,
+    )
 }
 
 /// What a worker shows of its collectives where the NVLinks of 3 are down, and 45 wait for them.
@@ -100,7 +121,10 @@ fn with_links_down(worker: u32) -> [f32; 3] {
 
 fn link_down(id: &str) -> AcceptanceRow {
     // All are compared with all, for its numbers are theirs; a sample of 100 flags the same.
-    let all = PatternSettings { sample: 1200, ..PatternSettings::default() };
+    let all = PatternSettings {
+        sample: 1200,
+        ..PatternSettings::default()
+    };
     let class = FunctionClass::Collective;
     let sampled = found(class, 1200, with_links_down).abnormal.len();
     let found = found_with(&all, class, 1200, with_links_down);
@@ -114,7 +138,10 @@ fn link_down(id: &str) -> AcceptanceRow {
         })
         && healthy <= 0.04;
     let [of_down, of_waiting] = [100, 103].map(|worker| {
-        let found = found.abnormal.iter().find(|abnormal| abnormal.worker == worker);
+        let found = found
+            .abnormal
+            .iter()
+            .find(|abnormal| abnormal.worker == worker);
         found.map_or(0.0, |abnormal| abnormal.differential)
     });
     let measured = format!(
@@ -127,8 +154,9 @@ fn link_down(id: &str) -> AcceptanceRow {
 }
 
 fn slow_storage(id: &str) -> AcceptanceRow {
-    let found =
-        found(FunctionClass::Python, 512, |worker| [0.2 + noise(worker), 0.1, 0.0]);
+    let found = found(FunctionClass::Python, 512, |worker| {
+        [0.2 + noise(worker), 0.1, 0.0]
+    });
     let outside = found.abnormal.iter().filter(|a| a.distance() > 0.0).count();
     let is_common = found.problem == Some(Problem::Common);
     let problem = if is_common { "common" } else { "not common" };
@@ -144,10 +172,17 @@ fn slow_storage(id: &str) -> AcceptanceRow {
 
 fn bound_by_the_host(id: &str) -> AcceptanceRow {
     let found = found(FunctionClass::Python, 512, |worker| {
-        if worker == 9 { [0.3, 0.9, 0.0] } else { [0.003, 0.9, 0.0] }
+        if worker == 9 {
+            [0.3, 0.9, 0.0]
+        } else {
+            [0.003, 0.9, 0.0]
+        }
     });
     let workers: Vec<u32> = found.abnormal.iter().map(|a| a.worker).collect();
-    let distance = found.abnormal.first().map_or(0.0, pattern::Abnormal::distance);
+    let distance = found
+        .abnormal
+        .first()
+        .map_or(0.0, pattern::Abnormal::distance);
     let measured = format!("{workers:?}, D = {distance:.2}");
     let scenario = "forward of worker 9 in Python (C2P2)";
     AcceptanceRow::new(
@@ -164,14 +199,20 @@ fn garbage_collection(id: &str) -> AcceptanceRow {
     let right = (0..8u32).filter(|function| {
         let struck = function * 61 + 5;
         let found = found(FunctionClass::Python, 512, |worker| {
-            if worker == struck { [0.04, 0.05, 0.01] } else { [0.004, 0.8, 0.1] }
+            if worker == struck {
+                [0.04, 0.05, 0.01]
+            } else {
+                [0.004, 0.8, 0.1]
+            }
         });
-        let low = found.abnormal.iter().all(|a| a.values[1] < found.median[1] / 2.0);
+        let low = found
+            .abnormal
+            .iter()
+            .all(|a| a.values[1] < found.median[1] / 2.0);
         found.abnormal.len() == 1 && found.abnormal[0].worker == struck && low
     });
     let right = right.count();
-    let measured =
-        format!("{right} of 8 functions, each on its worker, at low utilisation");
+    let measured = format!("{right} of 8 functions, each on its worker, at low utilisation");
     let scenario = "unsynchronised garbage collection (C2P3)";
     AcceptanceRow::new(
         id,
@@ -202,8 +243,16 @@ fn scale(id: &str, workers: u32, target_s: f64, paper: &str) -> AcceptanceRow {
                 let noise = noise(worker ^ function << 20);
                 let sigma = 0.1 + noise;
                 let (beta, mu) = (beta + noise, mu + noise);
-                columns
-                    .push(worker, &Pattern { beta, mu, sigma, events: 1, measured: 1 });
+                columns.push(
+                    worker,
+                    &Pattern {
+                        beta,
+                        mu,
+                        sigma,
+                        events: 1,
+                        measured: 1,
+                    },
+                );
             }
             columns
         })
@@ -212,9 +261,7 @@ fn scale(id: &str, workers: u32, target_s: f64, paper: &str) -> AcceptanceRow {
     let found: usize = functions
         .iter()
         .zip(0..)
-        .map(|(columns, seed)| {
-            localise(columns, &expected, &settings, seed).abnormal.len()
-        })
+        .map(|(columns, seed)| localise(columns, &expected, &settings, seed).abnormal.len())
         .sum();
     let took_s = began.elapsed().as_secs_f64();
     let right = found == 20 * workers as usize / 1000;

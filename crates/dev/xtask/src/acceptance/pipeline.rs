@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{
-    CollectiveOp, Incident, IncidentKind, Input, Pass, PipelineHalt, RankNs, Source,
-};
+use model::{CollectiveOp, Incident, IncidentKind, Input, Pass, PipelineHalt, RankNs, Source};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use schedule::{Diagnosis, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose};
@@ -70,7 +68,13 @@ impl FaultScore {
     }
 
     fn text(&self) -> String {
-        let Self { right, wrong, missed, with_block, .. } = self;
+        let Self {
+            right,
+            wrong,
+            missed,
+            with_block,
+            ..
+        } = self;
         format!(
             "F1 {:.3}: precision {:.3}, recall {:.3} ({right} right, {with_block} of \
              them with the block, {wrong} wrong, {missed} missed)",
@@ -82,12 +86,18 @@ impl FaultScore {
 }
 
 fn diagnosis(job: &CalledJob, settings: &ScheduleSettings) -> Option<Diagnosis> {
-    diagnose(job.logs(), &Sizes::default(), &[], settings).ok().flatten()
+    diagnose(job.logs(), &Sizes::default(), &[], settings)
+        .ok()
+        .flatten()
 }
 
 /// What the struck iteration takes, from one marker to the next, in seconds.
 fn struck_s(job: &CalledJob) -> f64 {
-    let logs = CalledJob { iterations: STRUCK + 1, ..job.clone() }.logs();
+    let logs = CalledJob {
+        iterations: STRUCK + 1,
+        ..job.clone()
+    }
+    .logs();
     let marks: Vec<u64> = logs[0]
         .calls
         .iter()
@@ -101,12 +111,18 @@ fn struck_s(job: &CalledJob) -> f64 {
 /// others.
 fn truth(job: &CalledJob, gate: f64) -> Vec<Delay> {
     let struck = struck_s(job);
-    let usual_s = struck_s(&CalledJob { delays: Vec::new(), ..job.clone() });
+    let usual_s = struck_s(&CalledJob {
+        delays: Vec::new(),
+        ..job.clone()
+    });
     job.delays
         .iter()
         .filter(|delay| {
             let others = job.delays.iter().filter(|other| other.at != delay.at);
-            let without = CalledJob { delays: others.copied().collect(), ..job.clone() };
+            let without = CalledJob {
+                delays: others.copied().collect(),
+                ..job.clone()
+            };
             struck - struck_s(&without) > usual_s * (1.0 / gate - 1.0)
         })
         .copied()
@@ -118,7 +134,10 @@ fn score(job: &CalledJob, settings: &ScheduleSettings) -> FaultScore {
     let truth = truth(job, MATTERS);
     let mut score = FaultScore::default();
     let (mut found, mut with_block) = (BTreeSet::new(), BTreeSet::new());
-    for finding in diagnosis(job, settings).iter().flat_map(|said| &said.findings) {
+    for finding in diagnosis(job, settings)
+        .iter()
+        .flat_map(|said| &said.findings)
+    {
         for rank in &finding.ranks {
             let iterations = finding.first..=finding.last;
             let of_rank = truth
@@ -175,16 +194,31 @@ fn job(random: &mut SmallRng, seed: u64) -> CalledJob {
 
 /// The job of the paper's threshold study.
 fn small_job(noise: f64, seed: u64) -> CalledJob {
-    CalledJob { iterations: ITERATIONS, noise, seed, ..CalledJob::healthy(2, 4, 1) }
+    CalledJob {
+        iterations: ITERATIONS,
+        noise,
+        seed,
+        ..CalledJob::healthy(2, 4, 1)
+    }
 }
 
 /// Any block of any rank in the struck iteration.
 fn spot(job: &CalledJob, random: &mut SmallRng) -> (u32, Spot) {
     let stage = random.random_range(0..job.pp);
-    let (copy, tensor) = (random.random_range(0..job.dp), random.random_range(0..job.tp));
+    let (copy, tensor) = (
+        random.random_range(0..job.dp),
+        random.random_range(0..job.tp),
+    );
     let plan = job.scheme.plan(job.pp, job.microbatches);
     let block = pick(random, plan.order(stage as usize));
-    (stage, Spot { iteration: STRUCK, rank: job.rank(stage, copy, tensor), block })
+    (
+        stage,
+        Spot {
+            iteration: STRUCK,
+            rank: job.rank(stage, copy, tensor),
+            block,
+        },
+    )
 }
 
 fn slowdowns(id: &str) -> AcceptanceRow {
@@ -235,15 +269,29 @@ fn hung_jobs() -> impl Iterator<Item = Hung> {
         if plan.target(stage as usize, at.block).is_some() || primitives.is_empty() {
             primitives.push(Primitive::Send);
         }
-        job.stop = Some(Stop { at, before: pick(&mut random, &primitives) });
-        Hung { job, at, stage, cut_ns: random.random_range(0..600_000_000) }
+        job.stop = Some(Stop {
+            at,
+            before: pick(&mut random, &primitives),
+        });
+        Hung {
+            job,
+            at,
+            stage,
+            cut_ns: random.random_range(0..600_000_000),
+        }
     })
 }
 
 fn hangs(id: &str) -> AcceptanceRow {
     let settings = ScheduleSettings::default();
     let (mut all, mut asked, mut twins) = (FaultScore::default(), 0, 0);
-    for Hung { job, at, stage, cut_ns } in hung_jobs() {
+    for Hung {
+        job,
+        at,
+        stage,
+        cut_ns,
+    } in hung_jobs()
+    {
         match diagnosis(&job, &settings).and_then(|said| said.halt) {
             Some(halt) if halt.ranks == [at.rank] && halt.stage == stage => {
                 all.right += u64::from(halt.overdue);
@@ -264,7 +312,9 @@ fn hangs(id: &str) -> AcceptanceRow {
         for log in &mut logs {
             log.calls.retain(|call| call.at_ns < until_ns);
         }
-        let cut = diagnose(logs, &Sizes::default(), &[], &settings).ok().flatten();
+        let cut = diagnose(logs, &Sizes::default(), &[], &settings)
+            .ok()
+            .flatten();
         let halt = cut.and_then(|said| said.halt);
         all.wrong += u64::from(halt.is_some_and(|halt| halt.overdue));
     }
@@ -294,10 +344,15 @@ fn watched(job: &CalledJob, cut_ns: u64, quiet_s: u64) -> Option<Incident> {
     let inputs = job.inputs();
     let until_ns = inputs.last().map_or(0, mark_ns) - cut_ns;
     let mut watched = verdict::Job::new("job", Source::Run, verdict::Settings::default());
-    for input in inputs.into_iter().filter(|input| mark_ns(input) <= until_ns) {
+    for input in inputs
+        .into_iter()
+        .filter(|input| mark_ns(input) <= until_ns)
+    {
         watched.take(input);
     }
-    watched.take(Input::NoProgress { at: RankNs(until_ns + quiet_s * 1_000_000_000) });
+    watched.take(Input::NoProgress {
+        at: RankNs(until_ns + quiet_s * 1_000_000_000),
+    });
     watched.take(Input::StacksComplete);
     let mut incidents = watched.verdict().incidents.into_iter();
     incidents.find(|incident| incident.kind == IncidentKind::Hang)
@@ -313,7 +368,13 @@ fn mark_ns(input: &Input) -> u64 {
 
 fn watched_hangs(id: &str) -> AcceptanceRow {
     let mut all = FaultScore::default();
-    for Hung { job, at, stage, cut_ns } in hung_jobs() {
+    for Hung {
+        job,
+        at,
+        stage,
+        cut_ns,
+    } in hung_jobs()
+    {
         match watched(&job, 0, WAITED_S) {
             Some(hang) if hang.subject.ranks == [at.rank] => {
                 let said = format!("{} on pipeline stage {stage}", at.block);
@@ -352,11 +413,19 @@ fn has_twin(job: &CalledJob, halt: &PipelineHalt) -> bool {
     let hung = job.logs();
     let ends = hung.iter().filter_map(|log| log.calls.last());
     let until_ns = ends.map(|call| call.at_ns).max().unwrap_or(0);
-    let at = Spot { iteration: STRUCK, rank: halt.ranks[0], block: halt.block };
+    let at = Spot {
+        iteration: STRUCK,
+        rank: halt.ranks[0],
+        block: halt.block,
+    };
     (0..=3).any(|deviations| {
         let extra_s = halt.usual_s * job.noise * f64::from(deviations);
         let delays = vec![Delay { at, extra_s }];
-        let healthy = CalledJob { stop: None, delays, ..job.clone() };
+        let healthy = CalledJob {
+            stop: None,
+            delays,
+            ..job.clone()
+        };
         calls_until(&healthy.logs(), until_ns + HOST_NS) == calls_until(&hung, until_ns)
     })
 }
@@ -368,7 +437,11 @@ fn is_doubtful(job: &CalledJob) -> bool {
     let [shorter, longer] = [-3.0, 3.0].map(|deviations| {
         let mut twin = job.clone();
         for delay in &mut twin.delays {
-            let times = if delay.at.block.pass == Pass::Forward { 1.0 } else { 2.0 };
+            let times = if delay.at.block.pass == Pass::Forward {
+                1.0
+            } else {
+                2.0
+            };
             delay.extra_s += deviations * job.noise * FORWARD_S * times;
         }
         truth(&twin, MATTERS).len()
@@ -378,8 +451,13 @@ fn is_doubtful(job: &CalledJob) -> bool {
 
 /// What the study says of an excess at a gate of 0.9: recall, at a precision of 1.00. Up to 10 %
 /// it calls it unusable.
-const STUDY: [(f64, f64); 5] =
-    [(0.25, 0.96), (0.5, 1.0), (1.0, 1.0), (2.0, 0.97), (3.0, 0.91)];
+const STUDY: [(f64, f64); 5] = [
+    (0.25, 0.96),
+    (0.5, 1.0),
+    (1.0, 1.0),
+    (2.0, 0.97),
+    (3.0, 0.91),
+];
 /// How far a share of some 70 faults may be from another.
 const ALIKE: f64 = 0.05;
 
@@ -396,7 +474,12 @@ struct Cell {
 impl Cell {
     /// Of the ranks that are named.
     fn precision(&self) -> f64 {
-        let FaultScore { right, wrong, nameless, .. } = self.score;
+        let FaultScore {
+            right,
+            wrong,
+            nameless,
+            ..
+        } = self.score;
         right as f64 / (right + wrong - nameless).max(1) as f64
     }
 
@@ -431,7 +514,10 @@ fn cell(gate: f64, excess: f64) -> Cell {
     for seed in 0..JOBS / 3 {
         let mut job = small_job(0.08, seed);
         let (_, at) = spot(&job, &mut random);
-        job.delays.push(Delay { at, extra_s: random.random_range(0.02..0.6) });
+        job.delays.push(Delay {
+            at,
+            extra_s: random.random_range(0.02..0.6),
+        });
         let one = score(&job, &settings);
         cell.twins += u64::from(one.wrong + one.missed > 0 && is_doubtful(&job));
         cell.gated += truth(&job, gate.min(MATTERS)).len() as u64;
@@ -447,8 +533,13 @@ fn thresholds(id: &str) -> AcceptanceRow {
         .map(|m| cell(MATTERS, m))
         .collect();
     let at_half = by_excess[3];
-    let by_gate = [0.5, 0.6, 0.7, 0.8, MATTERS, 1.0]
-        .map(|gate| if gate == MATTERS { at_half } else { cell(gate, 0.5) });
+    let by_gate = [0.5, 0.6, 0.7, 0.8, MATTERS, 1.0].map(|gate| {
+        if gate == MATTERS {
+            at_half
+        } else {
+            cell(gate, 0.5)
+        }
+    });
     let measured = format!(
         "gate 0.9: precision {}, recall {}; excess of 50 %: precision {}, recall {}, of which the \
          gate lets {} through; {} incidents behind gates up to 0.9 name nobody; at 0.9 and 50 % {} \
@@ -459,7 +550,11 @@ fn thresholds(id: &str) -> AcceptanceRow {
         side_by_side(&by_gate, Cell::precision),
         side_by_side(&by_gate, Cell::recall),
         side_by_side(&by_gate, Cell::let_through),
-        by_excess.iter().chain(&by_gate[..4]).map(|it| it.score.nameless).sum::<u64>(),
+        by_excess
+            .iter()
+            .chain(&by_gate[..4])
+            .map(|it| it.score.nameless)
+            .sum::<u64>(),
         at_half.score.wrong,
         at_half.score.missed,
         at_half.twins,
@@ -468,11 +563,15 @@ fn thresholds(id: &str) -> AcceptanceRow {
     let as_studied = usable.iter().zip(STUDY).all(|(cell, (_, wanted))| {
         is_alike(cell.precision(), 1.0) && is_alike(cell.recall(), wanted)
     });
-    let gated = by_gate.iter().all(|cell| is_alike(cell.recall(), cell.let_through()));
+    let gated = by_gate
+        .iter()
+        .all(|cell| is_alike(cell.recall(), cell.let_through()));
     let at_gate_1 = by_gate[5].precision();
     let holds = as_studied
         && gated
-        && unusable.iter().all(|cell| cell.score.f1() < usable[0].score.f1())
+        && unusable
+            .iter()
+            .all(|cell| cell.score.f1() < usable[0].score.f1())
         && at_half.score.wrong + at_half.score.missed == at_half.twins
         && at_gate_1 >= 0.80 - ALIKE;
     let scenario = "one slow block, 20 to 600 ms, 8 % of noise; excess of 0 / 10 / 25 / 50 / 100 / \
@@ -487,12 +586,16 @@ fn positions(id: &str) -> AcceptanceRow {
     let settings = ScheduleSettings::default();
     let (mut all, mut absorbed) = (FaultScore::default(), 0);
     let plan = Scheme::OneForwardOneBackward.plan(4, 8);
-    for (stage, block) in (0..4)
-        .flat_map(|stage| plan.order(stage).iter().map(move |block| (stage, *block)))
+    for (stage, block) in
+        (0..4).flat_map(|stage| plan.order(stage).iter().map(move |block| (stage, *block)))
     {
         let mut job = small_job(0.01, 8);
         let rank = job.rank(stage as u32, 0, 1);
-        let at = Spot { iteration: STRUCK, rank, block };
+        let at = Spot {
+            iteration: STRUCK,
+            rank,
+            block,
+        };
         job.delays.push(Delay { at, extra_s: 0.2 });
         absorbed += u64::from(truth(&job, MATTERS).is_empty());
         all.add(score(&job, &settings));

@@ -60,15 +60,24 @@ impl Lab {
             .with_context(|| format!("no virtual environment at {}", venv.display()))?
             .join("bin");
         let scratch = tempfile::tempdir()?;
-        Ok(Self { root: fs::canonicalize(root)?, bin, scratch })
+        Ok(Self {
+            root: fs::canonicalize(root)?,
+            bin,
+            scratch,
+        })
     }
 
     /// A command of the virtual environment, or else of this machine.
     fn command(&self, program: &str) -> Result<Command> {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new(program);
-        command.current_dir(self.scratch.path()).env("OMP_NUM_THREADS", "1");
-        command.env("PATH", format!("{}:{path}", self.bin.to_str().context("a path")?));
+        command
+            .current_dir(self.scratch.path())
+            .env("OMP_NUM_THREADS", "1");
+        command.env(
+            "PATH",
+            format!("{}:{path}", self.bin.to_str().context("a path")?),
+        );
         Ok(command)
     }
 
@@ -88,10 +97,18 @@ impl Lab {
     fn verdict(&self, arguments: &[String]) -> Result<Verdict> {
         let output = self.command("laggard")?.args(arguments).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{} failed:\n{said}", arguments.join(" "));
+        ensure!(
+            output.status.success(),
+            "{} failed:\n{said}",
+            arguments.join(" ")
+        );
         let text = String::from_utf8(output.stdout)?;
         // `run` ends with one line; `analyze` prints a document.
-        let json = if text.starts_with("{\n") { &text } else { last_line(&text) };
+        let json = if text.starts_with("{\n") {
+            &text
+        } else {
+            last_line(&text)
+        };
         serde_json::from_str(json).with_context(|| format!("no verdict:\n{said}"))
     }
 
@@ -110,10 +127,14 @@ impl Lab {
     }
 
     fn demo(&self, fault: &str, ranks: u32, seed: u32) -> Result<Verdict> {
-        let arguments = format!(
-            "demo --json --fault {fault} --ranks {ranks} --seed {seed} --report demo.html"
-        );
-        self.verdict(&arguments.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        let arguments =
+            format!("demo --json --fault {fault} --ranks {ranks} --seed {seed} --report demo.html");
+        self.verdict(
+            &arguments
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// The final weights of the demo's training, run as it is or under something.
@@ -124,7 +145,10 @@ impl Lab {
         }
         let arguments = format!("{arguments} --save weights");
         let command = self.torchrun(2, "python/laggard/demo/train.py", &arguments);
-        let mut words = prefix.iter().copied().chain(command.iter().map(String::as_str));
+        let mut words = prefix
+            .iter()
+            .copied()
+            .chain(command.iter().map(String::as_str));
         let program = words.next().context("a command")?;
         let mut command = self.command(program)?;
         // Rings of a run without agent stay in the scratch folder.
@@ -144,7 +168,10 @@ fn last_line(text: &str) -> &str {
 fn by_share(verdict: &Verdict) -> Vec<&str> {
     let mut stages: Vec<_> = verdict.stages.iter().collect();
     stages.sort_by(|a, b| b.share.total_cmp(&a.share));
-    stages.into_iter().map(|stage| stage.name.as_str()).collect()
+    stages
+        .into_iter()
+        .map(|stage| stage.name.as_str())
+        .collect()
 }
 
 fn share(verdict: &Verdict, stage: &str) -> f64 {
@@ -155,8 +182,7 @@ fn share(verdict: &Verdict, stage: &str) -> f64 {
 /// Whether the first incident names these ranks and this stage.
 fn names(verdict: &Verdict, ranks: &[u32], stage: &str) -> bool {
     verdict.incidents.first().is_some_and(|incident| {
-        incident.subject.ranks == ranks
-            && incident.subject.stage.as_deref() == Some(stage)
+        incident.subject.ranks == ranks && incident.subject.stage.as_deref() == Some(stage)
     })
 }
 
@@ -175,17 +201,16 @@ const RECORDED: [(&str, StageId); 9] = [
 
 /// Of how many windows a way of ranking has the true stage first, and of how many among the first
 /// two; without a method, the frontier.
-fn first_and_second(
-    windows: &[(Window, StageId)],
-    method: Option<PeerMethod>,
-) -> (usize, usize) {
+fn first_and_second(windows: &[(Window, StageId)], method: Option<PeerMethod>) -> (usize, usize) {
     let (mut first, mut second) = (0, 0);
     for (window, truth) in windows {
         let scores = match method {
             None => analyse(window, &Gates::default(), &Baseline::CohortMedian).share,
             Some(method) => peer_scores(window, &STAGES, method),
         };
-        let place = ranking(&scores).iter().position(|slot| STAGES[*slot] == *truth);
+        let place = ranking(&scores)
+            .iter()
+            .position(|slot| STAGES[*slot] == *truth);
         first += usize::from(place == Some(0));
         second += usize::from(matches!(place, Some(0 | 1)));
     }
@@ -232,8 +257,7 @@ fn seeded_stage_on_gloo(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let (mut first, mut second, mut rows) = (0, 0, 0);
     for (fault, stage) in faults {
         for (ranks, seed) in SETUPS {
-            let arguments =
-                format!("--fault {fault} --seed {seed} --delay 0.12 --steps 60");
+            let arguments = format!("--fault {fault} --seed {seed} --delay 0.12 --steps 60");
             let command = lab.torchrun(ranks, "python/laggard/demo/train.py", &arguments);
             let verdict = lab.run("--published-cut", command)?;
             let order = by_share(&verdict);
@@ -243,8 +267,15 @@ fn seeded_stage_on_gloo(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         }
     }
     let measured = format!("top-2 {second}/{rows}, top-1 {first}/{rows}");
-    let scenario = "120 ms in data, forward, backward, optimizer+barrier; 2, 4, 8 ranks, 3 seeds each";
-    print(AcceptanceRow::new(id, scenario, measured, "top-2 50/50", second == rows));
+    let scenario =
+        "120 ms in data, forward, backward, optimizer+barrier; 2, 4, 8 ranks, 3 seeds each";
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "top-2 50/50",
+        second == rows,
+    ));
     Ok(())
 }
 
@@ -270,7 +301,13 @@ fn host_only_late_work(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     ));
     let scenario = "the same, step cut";
     let measured = format!("rank and stage named {named}/3");
-    print(AcceptanceRow::new(id, scenario, measured, "3/3 (ours)", named == 3));
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "3/3 (ours)",
+        named == 3,
+    ));
     Ok(())
 }
 
@@ -309,11 +346,13 @@ fn mean_step_s(verdict: &Verdict, within: Range<u64>) -> f64 {
         .windows
         .iter()
         .filter(|window| {
-            window.first_step >= within.start
-                && window.first_step + window.steps <= within.end
+            window.first_step >= within.start && window.first_step + window.steps <= within.end
         })
         .fold((0.0, 0), |(sum_s, steps), window| {
-            (sum_s + window.step_s * window.steps as f64, steps + window.steps)
+            (
+                sum_s + window.step_s * window.steps as f64,
+                steps + window.steps,
+            )
         });
     sum_s / steps as f64
 }
@@ -321,9 +360,8 @@ fn mean_step_s(verdict: &Verdict, within: Range<u64>) -> f64 {
 /// A fault that comes and goes: steps 100 to 199 of 300.
 fn removal(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     for seed in 1..=3 {
-        let arguments = format!(
-            "--fault callback --barrier --from 100 --to 200 --steps 300 --slow {seed}"
-        );
+        let arguments =
+            format!("--fault callback --barrier --from 100 --to 200 --steps 300 --slow {seed}");
         let verdict = lab.study("--published-cut", 4, &arguments)?;
         let [before, during, after] =
             [0, 100, 200].map(|first| mean_step_s(&verdict, first..first + 100));
@@ -348,9 +386,8 @@ fn accumulation(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     for (fault, stage) in [("data", DATA), ("backward", BACKWARD)] {
         let (mut first, mut named) = (0, 0);
         for seed in 1..=3 {
-            let arguments = format!(
-                "--fault {fault} --delay-ms 50 --accumulation 4 --steps 40 --slow {seed}"
-            );
+            let arguments =
+                format!("--fault {fault} --delay-ms 50 --accumulation 4 --steps 40 --slow {seed}");
             let verdict = lab.study("", 4, &arguments)?;
             first += usize::from(by_share(&verdict)[0] == stage);
             named += usize::from(names(&verdict, &[seed], stage));
@@ -358,7 +395,13 @@ fn accumulation(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let scenario = format!("{fault} fault, accumulation 4 with no_sync");
         let measured = format!("top-1 {first}/3, rank and stage named {named}/3");
         let holds = first == 3 && named == 3;
-        print(AcceptanceRow::new(id, scenario, measured, "top-1 in all rows", holds));
+        print(AcceptanceRow::new(
+            id,
+            scenario,
+            measured,
+            "top-1 in all rows",
+            holds,
+        ));
     }
     let collapsed = lab.file("collapsed.json");
     let stages = [DATA, FORWARD, BACKWARD, CALLBACKS, OPTIMIZER, OTHER];
@@ -378,7 +421,13 @@ fn accumulation(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         .collect();
     let ambiguous = labels.contains(&"gradient_accumulation_ambiguous");
     let measured = labels.join(", ");
-    print(AcceptanceRow::new(id, "micro-steps summed", measured, "ambiguous", ambiguous));
+    print(AcceptanceRow::new(
+        id,
+        "micro-steps summed",
+        measured,
+        "ambiguous",
+        ambiguous,
+    ));
     Ok(())
 }
 
@@ -387,23 +436,38 @@ fn telemetry_failure(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let training = "--fault none --steps 60 --seed 1";
     let plain = lab.weights(&[], training)?;
     let watched = lab.weights(&["laggard", "run", "--"], training)?;
-    let same = if plain == watched { "identical" } else { "different" };
+    let same = if plain == watched {
+        "identical"
+    } else {
+        "different"
+    };
     let scenario = "weights under laggard and without";
-    print(AcceptanceRow::new(id, scenario, same, "unchanged", plain == watched));
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        same,
+        "unchanged",
+        plain == watched,
+    ));
     let script = lab.root.join("python/laggard/demo/train.py");
     let shell = "if [ $RANK = 1 ]; then export LAGGARD_ENABLE=0; fi; exec python $0 $@";
-    let mut command: Vec<String> =
-        "torchrun --standalone --nproc-per-node 2 --no-python bash -c"
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect();
+    let mut command: Vec<String> = "torchrun --standalone --nproc-per-node 2 --no-python bash -c"
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
     command.push(shell.to_owned());
     command.push(script.display().to_string());
-    command
-        .extend("--fault none --steps 60 --seed 1".split_whitespace().map(str::to_owned));
+    command.extend(
+        "--fault none --steps 60 --seed 1"
+            .split_whitespace()
+            .map(str::to_owned),
+    );
     let verdict = lab.run("", command)?;
     let limited = verdict.windows.iter().all(|window| {
-        window.labels.iter().any(|label| label.name() == "telemetry_limited")
+        window
+            .labels
+            .iter()
+            .any(|label| label.name() == "telemetry_limited")
             && !window.labels.iter().any(|label| label.is_strong())
     });
     let measured = format!(
@@ -425,10 +489,14 @@ fn telemetry_failure(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
 /// The job measures its own stages with torch.profiler, laggard with its hooks.
 fn profiler_agreement(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let mut worst = 0.0f64;
-    let faults = ["--fault data", "--fault forward", "--fault callback --barrier", ""];
+    let faults = [
+        "--fault data",
+        "--fault forward",
+        "--fault callback --barrier",
+        "",
+    ];
     for fault in faults {
-        let arguments =
-            format!("{fault} --delay-ms 40 --steps 60 --matrix profiled.json");
+        let arguments = format!("{fault} --delay-ms 40 --steps 60 --matrix profiled.json");
         let hooks = lab.study("--published-cut", 4, &arguments)?;
         let arguments = ["analyze", "--json", "--published-cut", "profiled.json"];
         let profiled = lab.verdict(&arguments.map(str::to_owned))?;
@@ -438,7 +506,13 @@ fn profiler_agreement(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     }
     let measured = format!("largest share difference {worst:.4} over 4 jobs");
     let scenario = "shares from hooks and from torch.profiler ranges";
-    print(AcceptanceRow::new(id, scenario, measured, "< 0.05 (.039)", worst < 0.05));
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "< 0.05 (.039)",
+        worst < 0.05,
+    ));
     Ok(())
 }
 
@@ -449,7 +523,11 @@ fn without_an_agent(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let started = std::time::Instant::now();
     let alone = lab.weights(&["env", "LAGGARD_ENABLE=1"], training)?;
     let took_s = started.elapsed().as_secs();
-    let same = if plain == alone { "identical" } else { "different" };
+    let same = if plain == alone {
+        "identical"
+    } else {
+        "different"
+    };
     let measured = format!("{took_s} s, weights {same}");
     let holds = plain == alone && took_s >= 200;
     print(AcceptanceRow::new(
@@ -485,14 +563,25 @@ const MATRIX: [Truth; 16] = [
 ];
 
 /// Three seeds with 2, 4 and 8 ranks each.
-const SETUPS: [(u32, u32); 9] =
-    [(2, 1), (2, 2), (2, 3), (4, 1), (4, 2), (4, 3), (8, 1), (8, 2), (8, 3)];
+const SETUPS: [(u32, u32); 9] = [
+    (2, 1),
+    (2, 2),
+    (2, 3),
+    (4, 1),
+    (4, 2),
+    (4, 3),
+    (8, 1),
+    (8, 2),
+    (8, 3),
+];
 
 fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     for truth in MATRIX {
         let (fault, rank_named, stage, _) = truth;
         // With two ranks the second fault would be on the first one's rank.
-        let setups = SETUPS.iter().filter(|(ranks, _)| fault != "two" || *ranks > 2);
+        let setups = SETUPS
+            .iter()
+            .filter(|(ranks, _)| fault != "two" || *ranks > 2);
         let mut outcomes = Outcomes::default();
         for (ranks, seed) in setups {
             let verdict = lab.demo(fault, *ranks, *seed)?;
@@ -503,7 +592,9 @@ fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                 &verdict,
             );
             let cost_s = verdict.incidents.first().map_or(0.0, |first| first.cost_s);
-            outcomes.charged.push(cost_s / service::injected_s(fault, &verdict));
+            outcomes
+                .charged
+                .push(cost_s / service::injected_s(fault, &verdict));
         }
         let who = if rank_named { "rank" } else { "no rank" };
         let target = format!("{who}, {stage}; 0.9 to 1.1 charged");
@@ -519,12 +610,21 @@ fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let mut outcomes = Outcomes::default();
     for (ranks, seed) in SETUPS {
         let verdict = lab.demo("none", ranks, seed)?;
-        let wrong =
-            if verdict.incidents.is_empty() { vec![] } else { vec!["an incident"] };
+        let wrong = if verdict.incidents.is_empty() {
+            vec![]
+        } else {
+            vec!["an incident"]
+        };
         outcomes.add(&wrong, ranks, seed, &verdict);
     }
     let holds = outcomes.wrong.is_empty();
-    print(AcceptanceRow::new(id, "`none`", outcomes.text(), "no incident", holds));
+    print(AcceptanceRow::new(
+        id,
+        "`none`",
+        outcomes.text(),
+        "no incident",
+        holds,
+    ));
     Ok(())
 }
 
@@ -534,12 +634,20 @@ fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'stati
     let Some((first, others)) = verdict.incidents.split_first() else {
         return vec!["no incident"];
     };
-    let slow = if rank_named { vec![seed % ranks] } else { Vec::new() };
+    let slow = if rank_named {
+        vec![seed % ranks]
+    } else {
+        Vec::new()
+    };
     let injected_s = service::injected_s(fault, verdict);
     let near = |seconds: f64, truth_s: f64| (seconds - truth_s).abs() <= 0.1 * injected_s;
     let hidden = vec![(seed + 2) % ranks];
     let others: Vec<_> = others.iter().map(|other| &other.subject.ranks).collect();
-    let alone = if fault == "two" { others == [&hidden] } else { others.is_empty() };
+    let alone = if fault == "two" {
+        others == [&hidden]
+    } else {
+        others.is_empty()
+    };
     // Of two, the second is late by nine tenths of the first: behind it, it costs nothing, and
     // the first alone costs what it exceeds the second by.
     let gains = match &first.next_in_line[..] {
@@ -567,7 +675,11 @@ fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'stati
         (first.text.contains(words), "words"),
         (verdict.job.lost_records == 0, "records lost"),
     ];
-    asked.into_iter().filter(|(right, _)| !right).map(|(_, what)| what).collect()
+    asked
+        .into_iter()
+        .filter(|(right, _)| !right)
+        .map(|(_, what)| what)
+        .collect()
 }
 
 #[derive(Default)]
@@ -582,16 +694,19 @@ impl Outcomes {
     fn add(&mut self, wrong: &[&str], ranks: u32, seed: u32, verdict: &Verdict) {
         self.rows += 1;
         if !wrong.is_empty() {
-            let said = verdict.incidents.iter().map(|incident| incident.text.as_str());
+            let said = verdict
+                .incidents
+                .iter()
+                .map(|incident| incident.text.as_str());
             let said = said.collect::<Vec<_>>().join(" / ");
             let wrong = wrong.join(", ");
-            self.wrong.push(format!("{ranks} ranks, seed {seed}: {wrong}: {said}"));
+            self.wrong
+                .push(format!("{ranks} ranks, seed {seed}: {wrong}: {said}"));
         }
     }
 
     fn text(&self) -> String {
-        let mut parts =
-            vec![format!("{} of {}", self.rows - self.wrong.len(), self.rows)];
+        let mut parts = vec![format!("{} of {}", self.rows - self.wrong.len(), self.rows)];
         let least = self.charged.iter().copied().reduce(f64::min);
         let most = self.charged.iter().copied().reduce(f64::max);
         parts.extend(

@@ -20,12 +20,24 @@ pub(super) const ROWS: [(&str, RowMeasure); 16] = [
     ("SF-A5", direct_exposure),
     ("SF-A6", downgrades),
     ("SF-A7", campaign),
-    ("SF-A7", |id| peer(id, PeerMethod::Max, "22/50, 50/50, 50/50, 2.40")),
-    ("SF-A7", |id| peer(id, PeerMethod::Mean, "20/50, 40/50, 40/50, 2.30")),
-    ("SF-A7", |id| peer(id, PeerMethod::SlowestRank, "20/50, 40/50, 46/50, 2.40")),
-    ("SF-A7", |id| peer(id, PeerMethod::FirstRank, "20/50, 40/50, 40/50, 2.16")),
     ("SF-A7", |id| {
-        peer(id, PeerMethod::Spread, "40/50, 40/50, 50/50, 2.20; by a formula not known")
+        peer(id, PeerMethod::Max, "22/50, 50/50, 50/50, 2.40")
+    }),
+    ("SF-A7", |id| {
+        peer(id, PeerMethod::Mean, "20/50, 40/50, 40/50, 2.30")
+    }),
+    ("SF-A7", |id| {
+        peer(id, PeerMethod::SlowestRank, "20/50, 40/50, 46/50, 2.40")
+    }),
+    ("SF-A7", |id| {
+        peer(id, PeerMethod::FirstRank, "20/50, 40/50, 40/50, 2.16")
+    }),
+    ("SF-A7", |id| {
+        peer(
+            id,
+            PeerMethod::Spread,
+            "40/50, 40/50, 50/50, 2.20; by a formula not known",
+        )
     }),
     ("SF-A8", tau_sweep),
     ("SF-A9", magnitudes),
@@ -41,7 +53,9 @@ fn random_rows() -> impl Iterator<Item = (usize, Vec<f64>)> {
     (0..MATRICES).map(move |_| {
         let ranks = random.random_range(1..=64);
         let stages = random.random_range(1..=12);
-        let row = (0..ranks * stages).map(|_| random.random_range(0.0..10.0)).collect();
+        let row = (0..ranks * stages)
+            .map(|_| random.random_range(0.0..10.0))
+            .collect();
         (ranks, row)
     })
 }
@@ -142,7 +156,13 @@ fn sync_wait(id: &str) -> AcceptanceRow {
     let [frontier, max, mean] = counts;
     let measured = format!("frontier {frontier}, max {max}, mean {mean} of 200");
     let scenario = "stage behind a sync wait ranked first";
-    AcceptanceRow::new(id, scenario, measured, "100 / 0 / 0 %", counts == [200, 0, 0])
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "100 / 0 / 0 %",
+        counts == [200, 0, 0],
+    )
 }
 
 fn direct_exposure(id: &str) -> AcceptanceRow {
@@ -154,7 +174,13 @@ fn direct_exposure(id: &str) -> AcceptanceRow {
     });
     let labelled = labelled.count();
     let measured = format!("{labelled} of 200");
-    AcceptanceRow::new(id, "direct exposure labelled", measured, "100 %", labelled == 200)
+    AcceptanceRow::new(
+        id,
+        "direct exposure labelled",
+        measured,
+        "100 %",
+        labelled == 200,
+    )
 }
 
 fn labels(window: &Window) -> Vec<Label> {
@@ -171,9 +197,15 @@ fn downgrades(id: &str) -> AcceptanceRow {
         (labels(&missing), Label::TelemetryLimited),
         (labels(&roles), Label::RoleAwareNeeded),
         (labels(&collapsed), Label::GradientAccumulationAmbiguous),
-        (labels(&patterns::tied_stages(50, 0.01, 1)), Label::CoCritical),
+        (
+            labels(&patterns::tied_stages(50, 0.01, 1)),
+            Label::CoCritical,
+        ),
     ];
-    let fired = fired.iter().filter(|(labels, label)| labels.contains(label)).count();
+    let fired = fired
+        .iter()
+        .filter(|(labels, label)| labels.contains(label))
+        .count();
     let measured = format!("{fired} of 4 fire");
     AcceptanceRow::new(id, "four downgrades", measured, "all fire", fired == 4)
 }
@@ -202,7 +234,13 @@ fn peer(id: &str, method: PeerMethod, paper: &str) -> AcceptanceRow {
 }
 
 fn score_text(score: Score) -> String {
-    let Score { top1, top2, hits, mean_size, .. } = score;
+    let Score {
+        top1,
+        top2,
+        hits,
+        mean_size,
+        ..
+    } = score;
     format!("top-1 {top1}/50, top-2 {top2}/50, in set {hits}/50, set {mean_size:.2}")
 }
 
@@ -219,13 +257,17 @@ fn tau_sweep(id: &str) -> AcceptanceRow {
 fn magnitudes(id: &str) -> AcceptanceRow {
     let found = MAGNITUDES.map(|(fault_ms, _)| magnitude(fault_ms));
     let shares = found.clone().map(|found| found.share[0]);
-    let near =
-        shares.iter().zip(MAGNITUDES).all(|(share, (_, to))| (share - to).abs() < 0.01);
+    let near = shares
+        .iter()
+        .zip(MAGNITUDES)
+        .all(|(share, (_, to))| (share - to).abs() < 0.01);
     let strong = found
         .iter()
         .filter(|found| found.labels.iter().any(|label| label.is_strong()))
         .count();
-    let first = found.iter().position(|found| found.candidates[0] == StageId::DATA);
+    let first = found
+        .iter()
+        .position(|found| found.candidates[0] == StageId::DATA);
     let first_ms = first.map_or(u32::MAX, |at| MAGNITUDES[at].0);
     let measured = format!(
         "{}; leads from {first_ms} ms on, {strong} strong labels",
@@ -262,13 +304,22 @@ fn periodic_callback(id: &str) -> AcceptanceRow {
         .map(|(_, row)| {
             (0..block.ranks)
                 .map(|rank| {
-                    Some(row.iter().skip(rank).step_by(block.ranks).copied().collect())
+                    Some(
+                        row.iter()
+                            .skip(rank)
+                            .step_by(block.ranks)
+                            .copied()
+                            .collect(),
+                    )
                 })
                 .collect()
         })
         .collect();
     let names = model::StageNames::default();
-    let stages = STAGES.iter().map(|stage| names.name(*stage).to_owned()).collect();
+    let stages = STAGES
+        .iter()
+        .map(|stage| names.name(*stage).to_owned())
+        .collect();
     let text = serde_json::to_vec(&StageMatrix::new(stages, matrix)).unwrap_or_default();
     let recording = load_bytes("periodic", &text, Limits::default());
     let Ok(recording) = recording else {
@@ -284,10 +335,15 @@ fn periodic_callback(id: &str) -> AcceptanceRow {
         .filter_map(|step| Some(step.stages.get(3)?.as_ref()?.advance_s))
         .collect();
     let middle_ms = model::median(&mut middle).unwrap_or(f64::NAN) * 1e3;
-    let measured = format!(
-        "share {share:.3}, spikes / makespans {truth:.3}, median {middle_ms:.1} ms"
-    );
+    let measured =
+        format!("share {share:.3}, spikes / makespans {truth:.3}, median {middle_ms:.1} ms");
     let holds = (share - truth).abs() < 0.03 && middle_ms < 2.0;
     let scenario = "callback that spikes in 1 of 10 steps";
-    AcceptanceRow::new(id, scenario, measured, "share = spike sum / makespan sum", holds)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "share = spike sum / makespan sum",
+        holds,
+    )
 }

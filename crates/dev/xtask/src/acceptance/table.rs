@@ -16,15 +16,16 @@ What `make acceptance` measured, on a virtual machine with two cores. It writes 
 - Not run: SF-A16, FSDP and ZeRO-1 on 8 to 32 GPUs.
 
 ";
-const HEAD: &str =
-    "| id | claim | value | target | pass | command |\n|---|---|---|---|---|---|\n";
+const HEAD: &str = "| id | claim | value | target | pass | command |\n|---|---|---|---|---|---|\n";
 
 /// The page with measured rows in place of those with their ids. Rows stand in the order of `ids`;
 /// those whose id is in none of them are dropped.
 pub(super) fn page(before: &str, measured: &[AcceptanceRow], ids: &[&str]) -> String {
     let mut rows: Vec<(usize, String)> = Vec::new();
     for line in before.lines() {
-        let id = line.strip_prefix("| ").and_then(|line| line.split(" |").next());
+        let id = line
+            .strip_prefix("| ")
+            .and_then(|line| line.split(" |").next());
         if let Some(at) = id.and_then(|id| place(id, ids))
             && measured.iter().all(|row| row.id != ids[at])
         {
@@ -32,7 +33,9 @@ pub(super) fn page(before: &str, measured: &[AcceptanceRow], ids: &[&str]) -> St
         }
     }
     rows.extend(
-        measured.iter().filter_map(|row| Some((place(&row.id, ids)?, row.to_string()))),
+        measured
+            .iter()
+            .filter_map(|row| Some((place(&row.id, ids)?, row.to_string()))),
     );
     rows.sort_by_key(|(at, _)| *at);
     let mut page = INTRO.to_owned() + HEAD;
@@ -54,13 +57,14 @@ mod tests {
 
     #[test]
     fn a_row_that_was_measured_again_replaces_the_old_one() {
-        let row =
-            |id: &str, value: &str| AcceptanceRow::new(id, "it holds", value, "1", true);
+        let row = |id: &str, value: &str| AcceptanceRow::new(id, "it holds", value, "1", true);
         let ids = ["A", "B", "C"];
         let first = page("", &[row("C", "3"), row("A", "1"), row("A", "2")], &ids);
         let second = page(&first, &[row("B", "4"), row("A", "5")], &ids);
-        let rows: Vec<&str> =
-            second.lines().filter(|line| line.contains("holds")).collect();
+        let rows: Vec<&str> = second
+            .lines()
+            .filter(|line| line.contains("holds"))
+            .collect();
         assert_eq!(
             rows,
             [

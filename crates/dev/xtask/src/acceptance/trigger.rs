@@ -7,8 +7,12 @@ use rand::{RngExt, SeedableRng};
 use super::AcceptanceRow;
 use super::simulated::RowMeasure;
 
-pub(super) const ROWS: [(&str, RowMeasure); 4] =
-    [("PT-A7", false_alarms), ("PT-A7", published), ("PT-A7", step_up), ("PT-A7", block)];
+pub(super) const ROWS: [(&str, RowMeasure); 4] = [
+    ("PT-A7", false_alarms),
+    ("PT-A7", published),
+    ("PT-A7", step_up),
+    ("PT-A7", block),
+];
 
 const RUNS: u64 = 50;
 
@@ -22,7 +26,10 @@ fn iterations(seed: u64, cv: f64, count: usize) -> impl Iterator<Item = f64> {
 }
 
 fn trigger(shortest: Shortest) -> Trigger {
-    Trigger::new(TriggerSettings { shortest, ..TriggerSettings::default() })
+    Trigger::new(TriggerSettings {
+        shortest,
+        ..TriggerSettings::default()
+    })
 }
 
 /// Iterations until it fires.
@@ -36,15 +43,16 @@ fn fires(trigger: &mut Trigger, durations: impl Iterator<Item = f64>) -> Option<
 }
 
 fn alarms(shortest: Shortest, cv: f64, count: usize) -> usize {
-    let alarmed = (0..RUNS).filter(|seed| {
-        fires(&mut trigger(shortest), iterations(*seed, cv, count)).is_some()
-    });
+    let alarmed = (0..RUNS)
+        .filter(|seed| fires(&mut trigger(shortest), iterations(*seed, cv, count)).is_some());
     alarmed.count()
 }
 
 fn false_alarms(id: &str) -> AcceptanceRow {
-    let (calm, noisy) =
-        (alarms(Shortest::Mean, 0.02, 5000), alarms(Shortest::Mean, 0.05, 5000));
+    let (calm, noisy) = (
+        alarms(Shortest::Mean, 0.02, 5000),
+        alarms(Shortest::Mean, 0.05, 5000),
+    );
     let measured = format!("{calm} of 50 at 2 % jitter, {noisy} of 50 at 5 %");
     let scenario = "trigger, 50 healthy runs of 5,000 iterations";
     AcceptanceRow::new(
@@ -60,7 +68,13 @@ fn published(id: &str) -> AcceptanceRow {
     let alarms = alarms(Shortest::Min, 0.02, 500);
     let measured = format!("{alarms} of 50");
     let scenario = "the same by the published rule, 500 iterations, 2 % jitter";
-    AcceptanceRow::new(id, scenario, measured, "50 of 50 (our reading)", alarms == 50)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "50 of 50 (our reading)",
+        alarms == 50,
+    )
 }
 
 fn step_up(id: &str) -> AcceptanceRow {
@@ -70,8 +84,7 @@ fn step_up(id: &str) -> AcceptanceRow {
     let small = (0..RUNS).filter(|seed| {
         let mut trigger = trigger(Shortest::Mean);
         fires(&mut trigger, iterations(*seed, 0.02, 500));
-        let slower =
-            iterations(seed + RUNS, 0.02, 2000).map(|duration_s| 1.06 * duration_s);
+        let slower = iterations(seed + RUNS, 0.02, 2000).map(|duration_s| 1.06 * duration_s);
         fires(&mut trigger, slower).is_some()
     });
     let small = small.count();
@@ -88,5 +101,11 @@ fn block(id: &str) -> AcceptanceRow {
     let after_s = tenths.map_or(0.0, |tenths| f64::from(tenths) / 10.0);
     let measured = format!("blocked after {after_s:.1} s");
     let scenario = "trigger, iterations of 2 s, then silence";
-    AcceptanceRow::new(id, scenario, measured, "10 s", (after_s - 10.0).abs() < 1e-9)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "10 s",
+        (after_s - 10.0).abs() < 1e-9,
+    )
 }

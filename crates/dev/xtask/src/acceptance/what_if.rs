@@ -32,9 +32,11 @@ fn published(
     is_right: fn(&Findings) -> bool,
 ) -> AcceptanceRow {
     let scenario = format!("published trace {name}: S, M_W, M_S and the cause");
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/whatif");
-    let loaded = load(&folder.join(format!("trace-{name}.parquet")), Limits::default());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/whatif");
+    let loaded = load(
+        &folder.join(format!("trace-{name}.parquet")),
+        Limits::default(),
+    );
     let Ok(Recording::WhatIf(found)) = loaded else {
         let measured = format!("{} is not there", folder.display());
         return AcceptanceRow::new(id, scenario, measured, "", false);
@@ -59,16 +61,22 @@ fn published(
 }
 
 fn slow_worker(id: &str) -> AcceptanceRow {
-    let theirs =
-        [1.973_045_096_726_254_3, 1.001_701_277_729_049_7, -0.001_211_964_046_226_06];
+    let theirs = [
+        1.973_045_096_726_254_3,
+        1.001_701_277_729_049_7,
+        -0.001_211_964_046_226_06,
+    ];
     published(id, "AR", theirs, |found| {
         matches!(found.causes[..], [SlowdownCause::Rank { rank: 0, .. }])
     })
 }
 
 fn heavy_stage(id: &str) -> AcceptanceRow {
-    let theirs =
-        [1.178_702_183_655_684_1, 0.031_404_269_124_045_22, 1.219_356_378_881_171_4];
+    let theirs = [
+        1.178_702_183_655_684_1,
+        0.031_404_269_124_045_22,
+        1.219_356_378_881_171_4,
+    ];
     published(id, "ST", theirs, |found| {
         matches!(found.causes[..], [SlowdownCause::Stage { stage: 3, .. }])
     })
@@ -101,7 +109,9 @@ fn campaign(
         let mut pipeline = pipeline(&mut random, seed);
         pipeline.drags = drags(&pipeline, &mut random);
         let found = Trace::new(pipeline.layout(), &pipeline.rows());
-        let Ok(found) = found.and_then(|trace| analyse(&trace)) else { continue };
+        let Ok(found) = found.and_then(|trace| analyse(&trace)) else {
+            continue;
+        };
         let is_right = is_right(&pipeline.drags, &found);
         right += u64::from(is_right);
         silent += u64::from(!is_right && found.causes.is_empty());
@@ -125,12 +135,23 @@ fn slow_ranks(id: &str) -> AcceptanceRow {
         |pipeline, random| {
             let dp_rank = random.random_range(0..pipeline.dp);
             let stage = random.random_range(0..pipeline.pp);
-            vec![Drag::Rank { dp_rank, stage, times: times(random) }]
+            vec![Drag::Rank {
+                dp_rank,
+                stage,
+                times: times(random),
+            }]
         },
         |drags, found| {
-            let [Drag::Rank { dp_rank, stage, .. }] = *drags else { return false };
-            let [SlowdownCause::Rank { dp_rank: named, stage: of, .. }] =
-                found.causes[..]
+            let [Drag::Rank { dp_rank, stage, .. }] = *drags else {
+                return false;
+            };
+            let [
+                SlowdownCause::Rank {
+                    dp_rank: named,
+                    stage: of,
+                    ..
+                },
+            ] = found.causes[..]
             else {
                 return false;
             };
@@ -145,10 +166,15 @@ fn heavy_stages(id: &str) -> AcceptanceRow {
         "one stage 1.3 to 3 x as heavy, anywhere",
         |pipeline, random| {
             let stage = random.random_range(0..pipeline.pp);
-            vec![Drag::Stage { stage, times: times(random) }]
+            vec![Drag::Stage {
+                stage,
+                times: times(random),
+            }]
         },
         |drags, found| {
-            let [Drag::Stage { stage, .. }] = *drags else { return false };
+            let [Drag::Stage { stage, .. }] = *drags else {
+                return false;
+            };
             matches!(found.causes[..], [SlowdownCause::Stage { stage: named, .. }] if named == stage)
         },
     )
@@ -158,7 +184,11 @@ fn uneven_data(id: &str) -> AcceptanceRow {
     campaign(
         id,
         "microbatches up to 2 to 4 x as long: no rank named",
-        |_, random| vec![Drag::Data { times: random.random_range(2.0..4.0) }],
+        |_, random| {
+            vec![Drag::Data {
+                times: random.random_range(2.0..4.0),
+            }]
+        },
         |_, found| matches!(found.causes[..], [SlowdownCause::Data { .. }]),
     )
 }
@@ -173,9 +203,13 @@ fn uneven_data_and_heavy_stage(id: &str) -> AcceptanceRow {
             vec![Drag::Data { times: 3.0 }, Drag::Stage { stage, times }]
         },
         |drags, found| {
-            let [_, Drag::Stage { stage, .. }] = *drags else { return false };
-            let [SlowdownCause::Data { .. }, SlowdownCause::Stage { stage: named, .. }] =
-                found.causes[..]
+            let [_, Drag::Stage { stage, .. }] = *drags else {
+                return false;
+            };
+            let [
+                SlowdownCause::Data { .. },
+                SlowdownCause::Stage { stage: named, .. },
+            ] = found.causes[..]
             else {
                 return false;
             };

@@ -24,14 +24,15 @@ pub(super) fn unstated(sources: &[SourceFile], pages: &[SourceFile]) -> Vec<Stri
 
 /// Ids of laws in a text: two capitals, `-P` and a number.
 fn laws(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|it: char| !it.is_ascii_alphanumeric() && it != '-').filter(|word| {
-        word.split_once("-P").is_some_and(|(method, number)| {
-            method.len() == 2
-                && method.chars().all(|it| it.is_ascii_uppercase())
-                && !number.is_empty()
-                && number.chars().all(|it| it.is_ascii_digit())
+    text.split(|it: char| !it.is_ascii_alphanumeric() && it != '-')
+        .filter(|word| {
+            word.split_once("-P").is_some_and(|(method, number)| {
+                method.len() == 2
+                    && method.chars().all(|it| it.is_ascii_uppercase())
+                    && !number.is_empty()
+                    && number.chars().all(|it| it.is_ascii_digit())
+            })
         })
-    })
 }
 
 #[cfg(test)]
@@ -44,9 +45,14 @@ mod tests {
             name: name.to_owned(),
             text: text.to_owned(),
         };
-        let code = file("a.rs", "/// By AB-P1 and (AB-P12), not AB-PX, AB-A3 or ABC-P1.");
-        let page =
-            file("docs/math/a.md", "| AB-P1 | it holds | `test` |\nAB-P12 is cited");
+        let code = file(
+            "a.rs",
+            "/// By AB-P1 and (AB-P12), not AB-PX, AB-A3 or ABC-P1.",
+        );
+        let page = file(
+            "docs/math/a.md",
+            "| AB-P1 | it holds | `test` |\nAB-P12 is cited",
+        );
         assert_eq!(
             unstated(&[code], &[page]),
             ["a.rs cites AB-P12, which docs/math lacks"]

@@ -9,8 +9,10 @@ use crate::source::SourceFile;
 /// Checks the links between pages, with their anchors. Pages under `docs` become a site of their
 /// own: they link to nothing outside, and `docs/SUMMARY.md` lists each.
 pub(super) fn dead_links(root: &Path, pages: &[SourceFile]) -> Vec<String> {
-    let anchors: BTreeMap<&str, BTreeSet<String>> =
-        pages.iter().map(|page| (page.name.as_str(), anchors(&page.text))).collect();
+    let anchors: BTreeMap<&str, BTreeSet<String>> = pages
+        .iter()
+        .map(|page| (page.name.as_str(), anchors(&page.text)))
+        .collect();
     let mut faults = Vec::new();
     let mut listed = BTreeSet::new();
     for page in pages {
@@ -30,7 +32,9 @@ pub(super) fn dead_links(root: &Path, pages: &[SourceFile]) -> Vec<String> {
             } else if !root.join(&to).exists() {
                 faults.push(format!("{place}: {target} does not exist"));
             } else if !anchor.is_empty()
-                && anchors.get(to.as_str()).is_some_and(|of| !of.contains(anchor))
+                && anchors
+                    .get(to.as_str())
+                    .is_some_and(|of| !of.contains(anchor))
             {
                 faults.push(format!("{place}: {to} has no heading #{anchor}"));
             }
@@ -80,7 +84,9 @@ fn anchors(page: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in page.lines() {
         fenced ^= line.trim_start().starts_with("```");
-        let Some(heading) = line.strip_prefix('#').filter(|_| !fenced) else { continue };
+        let Some(heading) = line.strip_prefix('#').filter(|_| !fenced) else {
+            continue;
+        };
         let slug: String = heading
             .trim_start_matches('#')
             .trim()
@@ -103,15 +109,24 @@ mod tests {
     use super::*;
 
     fn page(name: &str, text: &str) -> SourceFile {
-        SourceFile { name: name.to_owned(), text: text.to_owned() }
+        SourceFile {
+            name: name.to_owned(),
+            text: text.to_owned(),
+        }
     }
 
     #[test]
     fn a_link_to_nowhere_is_found() {
         let pages = [
             page("docs/SUMMARY.md", "[a](a.md) [b](sub/b.md)"),
-            page("docs/a.md", "# A `b`, c\n## Twice\n## Twice\n[x](sub/b.md#here)"),
-            page("docs/sub/b.md", "[x](../a.md#a-b-c) [y](../a.md#twice-1) [z](#no)"),
+            page(
+                "docs/a.md",
+                "# A `b`, c\n## Twice\n## Twice\n[x](sub/b.md#here)",
+            ),
+            page(
+                "docs/sub/b.md",
+                "[x](../a.md#a-b-c) [y](../a.md#twice-1) [z](#no)",
+            ),
             page("docs/c.md", "`[code](nowhere.md)` [out](../README.md)"),
         ];
         let root = tempfile::tempdir().unwrap();

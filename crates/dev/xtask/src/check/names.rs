@@ -19,7 +19,11 @@ pub(crate) fn types(sources: &[SourceFile]) -> Vec<TypeName<'_>> {
         .flat_map(|source| source.product().lines().map(move |line| (source, line)))
         .filter_map(|(source, line)| {
             let (is_public, name) = type_name(line)?;
-            Some(TypeName { name, file: &source.name, is_public })
+            Some(TypeName {
+                name,
+                file: &source.name,
+                is_public,
+            })
         })
         .collect()
 }
@@ -46,10 +50,16 @@ fn type_name(line: &str) -> Option<(bool, &str)> {
     if words[at] == "type" && indent > 0 {
         return None;
     }
-    if !words[..at].iter().all(|word| word.starts_with("pub") || *word == "unsafe") {
+    if !words[..at]
+        .iter()
+        .all(|word| word.starts_with("pub") || *word == "unsafe")
+    {
         return None;
     }
-    let name = words.get(at + 1)?.split(|it: char| !it.is_alphanumeric()).next()?;
+    let name = words
+        .get(at + 1)?
+        .split(|it: char| !it.is_alphanumeric())
+        .next()?;
     let is_type = name.starts_with(|it: char| it.is_ascii_uppercase());
     is_type.then_some((words[0] == "pub", name))
 }
@@ -65,13 +75,25 @@ mod tests {
             text: text.to_owned(),
         };
         let sources = [
-            file("a.rs", "pub struct Told<T> {\nenum Only;\n    type Item = Told;"),
-            file("b.rs", "pub(crate) enum Told {\n}\n#[cfg(test)]\nstruct Only;"),
+            file(
+                "a.rs",
+                "pub struct Told<T> {\nenum Only;\n    type Item = Told;",
+            ),
+            file(
+                "b.rs",
+                "pub(crate) enum Told {\n}\n#[cfg(test)]\nstruct Only;",
+            ),
         ];
         let types = types(&sources);
-        let told: Vec<bool> =
-            types.iter().filter(|it| it.name == "Told").map(|it| it.is_public).collect();
+        let told: Vec<bool> = types
+            .iter()
+            .filter(|it| it.name == "Told")
+            .map(|it| it.is_public)
+            .collect();
         assert_eq!(told, [true, false]);
-        assert_eq!(shared(&types), BTreeMap::from([("Told", vec!["a.rs", "b.rs"])]));
+        assert_eq!(
+            shared(&types),
+            BTreeMap::from([("Told", vec!["a.rs", "b.rs"])])
+        );
     }
 }

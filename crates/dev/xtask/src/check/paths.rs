@@ -44,8 +44,9 @@ pub(super) fn unready_targets(manifest: &str, files: &[String]) -> Vec<String> {
 
 /// Whether inline code is the name of a file, or of a folder of sources.
 fn is_path(code: &str) -> bool {
-    let is_name =
-        code.chars().all(|it| it.is_ascii_alphanumeric() || "_-./".contains(it));
+    let is_name = code
+        .chars()
+        .all(|it| it.is_ascii_alphanumeric() || "_-./".contains(it));
     let is_file = [".rs", ".py", ".js", ".css", ".toml", ".md"]
         .iter()
         .any(|extension| code.ends_with(extension));

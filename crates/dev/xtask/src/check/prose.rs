@@ -3,13 +3,18 @@
 /// The lines of a page with their numbers, from 1 on. Fenced code is left out, and inline code is
 /// replaced by the character `0`.
 pub(super) fn prose(page: &str) -> Vec<(usize, String)> {
-    unfenced(page).map(|(number, line)| (number, without_code(line))).collect()
+    unfenced(page)
+        .map(|(number, line)| (number, without_code(line)))
+        .collect()
 }
 
 /// The inline code of a page, each with the number of its line.
 pub(super) fn code_spans(page: &str) -> impl Iterator<Item = (usize, &str)> {
     unfenced(page).flat_map(|(number, line)| {
-        line.split('`').skip(1).step_by(2).map(move |code| (number, code))
+        line.split('`')
+            .skip(1)
+            .step_by(2)
+            .map(move |code| (number, code))
     })
 }
 

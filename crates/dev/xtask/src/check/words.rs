@@ -13,9 +13,7 @@ pub(super) fn in_pages(pages: &[SourceFile]) -> Vec<String> {
     let mut faults = Vec::new();
     for page in pages {
         for (line, text) in prose(&page.text) {
-            faults.extend(
-                banned(&text).map(|fault| format!("{}:{line}: {fault}", page.name)),
-            );
+            faults.extend(banned(&text).map(|fault| format!("{}:{line}: {fault}", page.name)));
         }
     }
     faults
@@ -27,9 +25,7 @@ pub(super) fn in_help(sources: &[SourceFile]) -> Vec<String> {
     let mut faults = Vec::new();
     for source in sources {
         for (line, text) in help(source.product()) {
-            faults.extend(
-                banned(text).map(|fault| format!("{}:{line}: {fault}", source.name)),
-            );
+            faults.extend(banned(text).map(|fault| format!("{}:{line}: {fault}", source.name)));
         }
     }
     faults
@@ -42,8 +38,7 @@ pub(super) fn in_messages(sources: &[SourceFile]) -> Vec<String> {
         for (line, literal) in literals(source.product()) {
             if !VALUES.contains(&literal.as_str()) {
                 faults.extend(
-                    banned(&literal)
-                        .map(|fault| format!("{}:{line}: {fault}", source.name)),
+                    banned(&literal).map(|fault| format!("{}:{line}: {fault}", source.name)),
                 );
             }
         }
@@ -54,14 +49,21 @@ pub(super) fn in_messages(sources: &[SourceFile]) -> Vec<String> {
 /// The words of string literals with the lines they begin in, without values in braces.
 fn literals(code: &str) -> Vec<(usize, String)> {
     let lines = code.lines();
-    let lines = lines.map(|it| if it.trim_start().starts_with("//") { "" } else { it });
+    let lines = lines.map(|it| {
+        if it.trim_start().starts_with("//") {
+            ""
+        } else {
+            it
+        }
+    });
     let code = lines.collect::<Vec<_>>().join("\n").replace("\\\"", "'");
     let mut line = 1;
     let mut found = Vec::new();
     for (nth, part) in code.split('"').enumerate() {
         if nth % 2 == 1 {
-            let unbraced =
-                part.split('{').map(|it| it.split_once('}').map_or(it, |it| it.1));
+            let unbraced = part
+                .split('{')
+                .map(|it| it.split_once('}').map_or(it, |it| it.1));
             found.push((line, unbraced.collect::<String>().replace("\\\n", " ")));
         }
         line += part.matches('\n').count();
@@ -79,9 +81,7 @@ fn help(source: &str) -> Vec<(usize, &str)> {
         if let Some(text) = line.trim_start().strip_prefix("///") {
             let to = if inside { &mut found } else { &mut pending };
             to.push((number, text));
-        } else if line.starts_with("#[derive(")
-            && DERIVES.iter().any(|it| line.contains(it))
-        {
+        } else if line.starts_with("#[derive(") && DERIVES.iter().any(|it| line.contains(it)) {
             inside = true;
             found.append(&mut pending);
         } else if line == "}" {
@@ -95,16 +95,17 @@ fn help(source: &str) -> Vec<(usize, &str)> {
 
 /// What is wrong with a line.
 fn banned(line: &str) -> impl Iterator<Item = String> {
-    WORDS.lines().filter_map(|row| row.split_once(" = ")).filter_map(
-        move |(word, better)| {
+    WORDS
+        .lines()
+        .filter_map(|row| row.split_once(" = "))
+        .filter_map(move |(word, better)| {
             let found = match word.strip_prefix('^') {
                 Some(word) => begins_a_sentence(line, word),
                 None => contains(&line.to_lowercase(), word),
             };
             let word = word.trim_start_matches('^');
             found.then(|| format!("\"{word}\": write {better}"))
-        },
-    )
+        })
 }
 
 /// Whether a word stands in a line, as a whole.
@@ -112,7 +113,10 @@ fn contains(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + word.len()..].chars().next();
-        [before, after].iter().flatten().all(|it| !it.is_alphanumeric() && *it != '_')
+        [before, after]
+            .iter()
+            .flatten()
+            .all(|it| !it.is_alphanumeric() && *it != '_')
     })
 }
 
@@ -146,9 +150,13 @@ mod tests {
 
     #[test]
     fn messages_are_looked_at_over_lines() {
-        let code = "// It is \"told\".\nlet it = format!(\n    \"{told} of \\\n     what is told\",\n);\n";
+        let code =
+            "// It is \"told\".\nlet it = format!(\n    \"{told} of \\\n     what is told\",\n);\n";
         assert_eq!(literals(code), [(3, " of       what is told".to_owned())]);
-        let source = SourceFile { name: "a.rs".to_owned(), text: code.to_owned() };
+        let source = SourceFile {
+            name: "a.rs".to_owned(),
+            text: code.to_owned(),
+        };
         assert_eq!(
             in_messages(&[source]),
             ["a.rs:3: \"told\": write reported, known, given"]

@@ -106,13 +106,20 @@ impl Cards {
     ) -> Option<f64> {
         let (mut carried, mut most) = (0.0, 0.0);
         for card in &mut self.0 {
-            let Some((sent, received, over_s)) = card.look(at_ns) else { continue };
+            let Some((sent, received, over_s)) = card.look(at_ns) else {
+                continue;
+            };
             take(&card.name, Gauge::SentBytesPerS, sent, over_s);
             take(&card.name, Gauge::ReceivedBytesPerS, received, over_s);
             if let Some(link) = card.link_bytes_per_s {
                 // Both ways have the whole speed, so the busier one says how full it is.
                 let is_full = sent.max(received) >= FULL * link;
-                take(&card.name, Gauge::FullShare, f64::from(u8::from(is_full)), over_s);
+                take(
+                    &card.name,
+                    Gauge::FullShare,
+                    f64::from(u8::from(is_full)),
+                    over_s,
+                );
             }
             carried += sent;
             most += card.link_bytes_per_s.unwrap_or(UNKNOWN_BYTES_PER_S);
@@ -161,8 +168,11 @@ impl Card {
         let unit_bytes = self.kind.unit_bytes();
         let sent_bytes = count(&self.sent)?.saturating_mul(unit_bytes);
         let received_bytes = count(&self.received)?.saturating_mul(unit_bytes);
-        let before =
-            self.last.replace(CardCounters { at_ns, sent_bytes, received_bytes })?;
+        let before = self.last.replace(CardCounters {
+            at_ns,
+            sent_bytes,
+            received_bytes,
+        })?;
         let over_s = at_ns.saturating_sub(before.at_ns) as f64 * 1e-9;
         // A driver that is loaded again counts from zero.
         let sent = sent_bytes.saturating_sub(before.sent_bytes) as f64;
@@ -194,9 +204,7 @@ impl Kind {
     /// Counters of what was sent and received.
     fn counters(self) -> [&'static str; 2] {
         match self {
-            Self::Ethernet | Self::Virtual => {
-                ["statistics/tx_bytes", "statistics/rx_bytes"]
-            }
+            Self::Ethernet | Self::Virtual => ["statistics/tx_bytes", "statistics/rx_bytes"],
             Self::Infiniband => ["counters/port_xmit_data", "counters/port_rcv_data"],
         }
     }
@@ -225,7 +233,9 @@ impl Kind {
 /// itself, and nothing that goes over another one.
 fn is_an_end(folder: &Path) -> bool {
     number(&folder.join("type")) == Some(ETHERNET)
-        && !["bridge", "tun_flags"].iter().any(|of| folder.join(of).exists())
+        && !["bridge", "tun_flags"]
+            .iter()
+            .any(|of| folder.join(of).exists())
         && !ports::entries(folder).any(|(name, _)| name.starts_with("lower_"))
 }
 
@@ -233,7 +243,11 @@ fn is_an_end(folder: &Path) -> bool {
 fn count(file: &File) -> Option<u64> {
     let mut bytes = [0; 32];
     let length = file.read_at(&mut bytes, 0).ok()?;
-    std::str::from_utf8(&bytes[..length]).ok()?.trim().parse().ok()
+    std::str::from_utf8(&bytes[..length])
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -261,7 +275,10 @@ mod tests {
         }
         write("class/net/eth0/device/max_link_width", "16\n");
         write("class/net/eth0/device/current_link_width", "4\n");
-        write("class/net/eth0/device/current_link_speed", "8.0 GT/s PCIe\n");
+        write(
+            "class/net/eth0/device/current_link_speed",
+            "8.0 GT/s PCIe\n",
+        );
         write("class/net/eth1/device/vendor", "0x1af4\n");
         write("class/net/eth1/carrier", "0\n");
         let port = "class/infiniband/mlx5_0/ports/1";
@@ -277,9 +294,15 @@ mod tests {
     fn cards_that_are_up_tell_what_they_carry_and_how_full_their_links_are() {
         let (root, write) = host();
         let mut cards = Cards::under(root.path());
-        assert_eq!(cards.look(0, &mut |_, _, _, _| panic!("nothing to compare")), None);
+        assert_eq!(
+            cards.look(0, &mut |_, _, _, _| panic!("nothing to compare")),
+            None
+        );
         write("class/net/eth0/statistics/tx_bytes", "250000100\n");
-        write("class/infiniband/mlx5_0/ports/1/counters/port_rcv_data", "2500000000\n");
+        write(
+            "class/infiniband/mlx5_0/ports/1/counters/port_rcv_data",
+            "2500000000\n",
+        );
         let mut told = Vec::new();
         let full = cards.look(2 * SECOND, &mut |name, gauge, value, over_s| {
             told.push((name.to_owned(), gauge, value, over_s));
@@ -308,9 +331,12 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        for (name, kind) in
-            [("eth0", "1\n"), ("br0", "1\n"), ("vlan7", "1\n"), ("lo", "772\n")]
-        {
+        for (name, kind) in [
+            ("eth0", "1\n"),
+            ("br0", "1\n"),
+            ("vlan7", "1\n"),
+            ("lo", "772\n"),
+        ] {
             write(&format!("{name}/type"), kind);
             write(&format!("{name}/carrier"), "1\n");
             write(&format!("{name}/speed"), "10000\n");
@@ -327,7 +353,10 @@ mod tests {
             told.push((name.to_owned(), gauge, value));
         });
         let row = |gauge, value| ("eth0".to_owned(), gauge, value);
-        let sent = [row(Gauge::SentBytesPerS, 125e6), row(Gauge::ReceivedBytesPerS, 0.0)];
+        let sent = [
+            row(Gauge::SentBytesPerS, 125e6),
+            row(Gauge::ReceivedBytesPerS, 0.0),
+        ];
         assert_eq!(told, sent, "nor whether it is full");
         assert_eq!(full, Some(0.1), "of 10 Gbit/s");
         cards.look_at_links(&mut |_, gauge, _| panic!("{gauge:?} of what is virtual"));
@@ -357,7 +386,10 @@ mod tests {
         let named = |name: &str, count| (name.to_owned(), count);
         let ethernet = vec![named("rx_errors", 103), named("carrier_down_count", 1)];
         assert_eq!(errors[0], ("eth0".to_owned(), ethernet));
-        assert_eq!(errors[1], ("mlx5_0/1".to_owned(), vec![named("symbol_error", 7)]));
+        assert_eq!(
+            errors[1],
+            ("mlx5_0/1".to_owned(), vec![named("symbol_error", 7)])
+        );
         let nothing = Cards::under(&root.path().join("none"));
         assert_eq!(nothing.errors().count(), 0);
     }

@@ -37,12 +37,30 @@ const MAX_NVLINKS: u32 = 18;
 const WORKS: f64 = 0.05;
 /// Counters of errors: on links to other GPUs, up to Ampere and from Hopper on.
 const ERRORS: [(&str, u32); 7] = [
-    ("nvlink_crc_flit", field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
-    ("nvlink_crc_data", field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL),
-    ("nvlink_replay", field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL),
-    ("nvlink_recovery", field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL),
-    ("nvlink_dl_replay", field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY),
-    ("nvlink_dl_recovery", field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY),
+    (
+        "nvlink_crc_flit",
+        field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+    ),
+    (
+        "nvlink_crc_data",
+        field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+    ),
+    (
+        "nvlink_replay",
+        field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+    ),
+    (
+        "nvlink_recovery",
+        field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+    ),
+    (
+        "nvlink_dl_replay",
+        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
+    ),
+    (
+        "nvlink_dl_recovery",
+        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+    ),
     ("nvlink_dl_crc", field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC),
 ];
 /// What GPUs from Hopper on measure themselves, between two samples.
@@ -101,13 +119,10 @@ impl Gpus {
 }
 
 /// Looks at all GPUs until nobody listens any more.
-fn look_on(
-    library: &OsString,
-    bus: &Path,
-    closely: &AtomicBool,
-    tell: &SyncSender<GpuLook>,
-) {
-    let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return };
+fn look_on(library: &OsString, bus: &Path, closely: &AtomicBool, tell: &SyncSender<GpuLook>) {
+    let Ok(nvml) = Nvml::builder().lib_path(library).init() else {
+        return;
+    };
     let mut gpus: Vec<WatchedGpu<'_>> = (0..nvml.device_count().unwrap_or(0))
         .filter_map(|gpu| WatchedGpu::new(&nvml, gpu, bus))
         .collect();
@@ -173,11 +188,20 @@ impl<'nvml> WatchedGpu<'nvml> {
     }
 
     fn look(&mut self, now: Instant, at_ns: u64) -> GpuLook {
-        let lasted_s =
-            self.looked.replace(now).map_or(0.0, |looked| (now - looked).as_secs_f64());
-        let mut look =
-            GpuLook { gpu: self.number, at_ns, lasted_s, ..GpuLook::default() };
-        if self.links.is_none_or(|(asked, _)| now - asked >= LINKS_EVERY) {
+        let lasted_s = self
+            .looked
+            .replace(now)
+            .map_or(0.0, |looked| (now - looked).as_secs_f64());
+        let mut look = GpuLook {
+            gpu: self.number,
+            at_ns,
+            lasted_s,
+            ..GpuLook::default()
+        };
+        if self
+            .links
+            .is_none_or(|(asked, _)| now - asked >= LINKS_EVERY)
+        {
             self.links = Some((now, self.ask_links()));
             look.uuid.clone_from(&self.uuid);
             look.errors = self.errors();
@@ -202,8 +226,10 @@ impl<'nvml> WatchedGpu<'nvml> {
         if used.busy.is_some_and(|busy| busy >= WORKS) {
             let clock_mhz = self.device.clock_info(Clock::SM).ok().map(f64::from);
             let gt_per_s = links.pcie.map(|link| link.gt_per_s);
-            look.gauges.extend(gt_per_s.map(|value| (Gauge::PcieGtPerS, value)));
-            look.gauges.extend(clock_mhz.map(|value| (Gauge::ClockMhz, value)));
+            look.gauges
+                .extend(gt_per_s.map(|value| (Gauge::PcieGtPerS, value)));
+            look.gauges
+                .extend(clock_mhz.map(|value| (Gauge::ClockMhz, value)));
         }
         if let Ok(reasons) = self.device.current_throttle_reasons() {
             look.gauges.extend(slowdowns(reasons));
@@ -215,7 +241,10 @@ impl<'nvml> WatchedGpu<'nvml> {
                 (Resource::Sm, used.busy),
                 (Resource::Dram, used.memory),
                 (Resource::Pcie, used.pcie.zip(pcie_most).map(Ways::share_of)),
-                (Resource::NvLink, used.nvlink.zip(nvlink_most).map(Ways::share_of)),
+                (
+                    Resource::NvLink,
+                    used.nvlink.zip(nvlink_most).map(Ways::share_of),
+                ),
             ]
             .into_iter()
             .filter_map(|(resource, value)| Some((resource, value?))),
@@ -238,8 +267,11 @@ impl<'nvml> WatchedGpu<'nvml> {
         if let Some(percent) = measured.get(GpmMetricId::DramBwUtil) {
             used.memory = Some(percent / 100.0);
         }
-        used.pcie =
-            Ways::of(&measured, GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec);
+        used.pcie = Ways::of(
+            &measured,
+            GpmMetricId::PcieTxPerSec,
+            GpmMetricId::PcieRxPerSec,
+        );
         used.nvlink = Ways::of(
             &measured,
             GpmMetricId::NvlinkTotalTxPerSec,
@@ -253,7 +285,9 @@ impl<'nvml> WatchedGpu<'nvml> {
         if !self.measures_itself {
             return Measured::default();
         }
-        let Ok(sample) = self.device.gpm_sample() else { return Measured::default() };
+        let Ok(sample) = self.device.gpm_sample() else {
+            return Measured::default();
+        };
         // Metrics are of the time between two samples.
         let found = match &self.sample {
             Some(before) => gpm_metrics_get(self.nvml, before, &sample, &METRICS),
@@ -325,7 +359,10 @@ struct Measured(Vec<GpmMetricResult>);
 
 impl Measured {
     fn get(&self, id: GpmMetricId) -> Option<f64> {
-        self.0.iter().find(|metric| metric.metric_id == id).map(|metric| metric.value)
+        self.0
+            .iter()
+            .find(|metric| metric.metric_id == id)
+            .map(|metric| metric.value)
     }
 }
 
@@ -339,7 +376,10 @@ struct Ways {
 impl Ways {
     fn of(measured: &Measured, sent: GpmMetricId, received: GpmMetricId) -> Option<Self> {
         let (sent, received) = (measured.get(sent)?, measured.get(received)?);
-        Some(Self { sent: sent * MIB, received: received * MIB })
+        Some(Self {
+            sent: sent * MIB,
+            received: received * MIB,
+        })
     }
 
     fn sum(self) -> f64 {
@@ -408,9 +448,7 @@ pub(super) mod tests {
         let library = fake_nvml(folder.path(), options);
         let gpus = Gpus::watch(library.as_os_str(), folder.path());
         std::array::from_fn(|_| {
-            std::array::from_fn(|_| {
-                gpus.looks.recv_timeout(Duration::from_mins(1)).unwrap()
-            })
+            std::array::from_fn(|_| gpus.looks.recv_timeout(Duration::from_mins(1)).unwrap())
         })
     }
 
@@ -429,8 +467,12 @@ pub(super) mod tests {
                 (Gauge::PowerBrakeShare, 0.0),
             ]
         };
-        let mut told =
-            vec![busy, memory, (Gauge::Nvlinks, 6.0), (Gauge::ClockMhz, 1980.0)];
+        let mut told = vec![
+            busy,
+            memory,
+            (Gauge::Nvlinks, 6.0),
+            (Gauge::ClockMhz, 1980.0),
+        ];
         told.extend(slowed(0.0, 1.0));
         assert_eq!(first.gauges, told);
         let mut told = vec![
@@ -457,9 +499,7 @@ pub(super) mod tests {
             "nothing to compare with yet"
         );
         let is_told = |told| hot.gauges.contains(&told);
-        assert!(
-            is_told((Gauge::BusyShare, 0.625)) && is_told((Gauge::MemoryShare, 0.25))
-        );
+        assert!(is_told((Gauge::BusyShare, 0.625)) && is_told((Gauge::MemoryShare, 0.25)));
         assert!(is_told((Gauge::PcieBytesPerS, 5000.0 * MIB)), "{hot:?}");
         assert!(is_told((Gauge::NvlinkBytesPerS, 90_000.0 * MIB)));
         let shares = [

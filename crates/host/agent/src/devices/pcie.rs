@@ -67,7 +67,12 @@ impl PcieDevice {
 
 /// The number a file begins with.
 pub(super) fn number(path: &Path) -> Option<f64> {
-    fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
+    fs::read_to_string(path)
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -77,16 +82,25 @@ mod tests {
     #[test]
     fn a_link_is_read_with_its_errors_and_one_that_is_not_known_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        let write =
-            |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         let device = PcieDevice::at(folder.path().to_owned());
         assert_eq!((device.link(), device.errors()), (None, Vec::new()));
         write("current_link_width", "8\n");
         write("max_link_width", "16\n");
         write("current_link_speed", "16.0 GT/s PCIe\n");
-        write("aer_dev_correctable", "RxErr 3\nBadTLP 2\nTOTAL_ERR_COR 5\n");
+        write(
+            "aer_dev_correctable",
+            "RxErr 3\nBadTLP 2\nTOTAL_ERR_COR 5\n",
+        );
         let link = device.link().unwrap();
-        assert_eq!(link, PcieLink { lanes: 8.0, lanes_most: 16.0, gt_per_s: 16.0 });
+        assert_eq!(
+            link,
+            PcieLink {
+                lanes: 8.0,
+                lanes_most: 16.0,
+                gt_per_s: 16.0
+            }
+        );
         assert_eq!(link.bytes_per_s(), 16e9);
         assert_eq!(device.errors(), [("pcie_correctable".to_owned(), 5)]);
         write("current_link_width", "0\n");

@@ -28,13 +28,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn publish(
-        &mut self,
-        now: Now,
-        session: &str,
-        sequence: usize,
-        sent: Option<&PlayedBatch>,
-    ) {
+    fn publish(&mut self, now: Now, session: &str, sequence: usize, sent: Option<&PlayedBatch>) {
         let batch = bus::BusBatch {
             host: "h".to_owned(),
             session: session.to_owned(),
@@ -67,8 +61,12 @@ impl PlayedCollector {
         self.played.now = now;
         self.played.start_again();
         self.early = EarlyBatches::default();
-        let since_s =
-            self.played.handle.summary().last_seen_s.saturating_sub(READ_AGAIN_S);
+        let since_s = self
+            .played
+            .handle
+            .summary()
+            .last_seen_s
+            .saturating_sub(READ_AGAIN_S);
         self.read = stream
             .arrivals
             .partition_point(|one| (one.at_ns as u64) < since_s * 1_000_000_000);
@@ -77,9 +75,11 @@ impl PlayedCollector {
     /// Reads some of the stream.
     fn read(&mut self, stream: &Stream, now: Now, random: &mut SmallRng) {
         self.played.now = now;
-        let until = stream.arrivals.len().min(self.read + random.random_range(1..30));
-        let mut round =
-            Round::begin(&mut self.early, stream.arrivals[self.read..until].to_vec());
+        let until = stream
+            .arrivals
+            .len()
+            .min(self.read + random.random_range(1..30));
+        let mut round = Round::begin(&mut self.early, stream.arrivals[self.read..until].to_vec());
         self.read = until;
         loop {
             if !self.hand_all(stream, &mut round, random) {
@@ -103,12 +103,7 @@ impl PlayedCollector {
     }
 
     /// Hands on all parts of a round; whether it lived through that.
-    fn hand_all(
-        &mut self,
-        stream: &Stream,
-        round: &mut Round,
-        random: &mut SmallRng,
-    ) -> bool {
+    fn hand_all(&mut self, stream: &Stream, round: &mut Round, random: &mut SmallRng) -> bool {
         loop {
             let part = round.part();
             if part.is_empty() {
@@ -254,7 +249,11 @@ fn an_agent_whose_batch_never_comes_hears_it_after_a_while_and_its_next_session_
     let mut told = Vec::new();
     for second in 0..20 {
         let now = begin + SECOND * second;
-        let came = if second == 0 { stream.arrivals.clone() } else { Vec::new() };
+        let came = if second == 0 {
+            stream.arrivals.clone()
+        } else {
+            Vec::new()
+        };
         let mut round = Round::begin(&mut early, came);
         for arrival in round.part() {
             played.now = now;
@@ -265,7 +264,15 @@ fn an_agent_whose_batch_never_comes_hears_it_after_a_while_and_its_next_session_
         let (commands, _) = round.end(&mut early, now);
         told.extend(commands.into_values().map(|command| (second, command)));
     }
-    assert_eq!(told, [(5, Command::Lost { lost: "old".to_owned() })]);
+    assert_eq!(
+        told,
+        [(
+            5,
+            Command::Lost {
+                lost: "old".to_owned()
+            }
+        )]
+    );
     for (at, sent) in batches.iter().enumerate() {
         let answer = played.send_one("new", at, sent);
         assert!(

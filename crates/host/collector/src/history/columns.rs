@@ -52,7 +52,11 @@ impl TableColumn {
 
     pub(super) fn whole(name: &'static str, rows: impl Iterator<Item = u64>) -> Self {
         let values = ColumnValues::Whole(rows.map(u64::cast_signed).collect());
-        Self { name, values, shape: RowShape::Required }
+        Self {
+            name,
+            values,
+            shape: RowShape::Required,
+        }
     }
 
     pub(super) fn numbers(name: &'static str, rows: impl Iterator<Item = f64>) -> Self {
@@ -65,14 +69,15 @@ impl TableColumn {
 
     pub(super) fn ranks(name: &'static str, rows: impl Iterator<Item = u32>) -> Self {
         let values = ColumnValues::Ranks(rows.map(u32::cast_signed).collect());
-        Self { name, values, shape: RowShape::Required }
+        Self {
+            name,
+            values,
+            shape: RowShape::Required,
+        }
     }
 
     /// Moments in seconds since 1970; null where there is none.
-    pub(super) fn times(
-        name: &'static str,
-        rows: impl Iterator<Item = Option<f64>>,
-    ) -> Self {
+    pub(super) fn times(name: &'static str, rows: impl Iterator<Item = Option<f64>>) -> Self {
         let (levels, values) = optional(rows.map(|s| s.map(|s| (s * 1e6) as i64)));
         Self {
             name,
@@ -98,9 +103,12 @@ impl TableColumn {
         name: &'static str,
         rows: impl Iterator<Item = &'a [u32]>,
     ) -> Self {
-        let (shape, values) =
-            list(rows.map(|ranks| ranks.iter().map(|rank| rank.cast_signed())));
-        Self { name, values: ColumnValues::Ranks(values), shape }
+        let (shape, values) = list(rows.map(|ranks| ranks.iter().map(|rank| rank.cast_signed())));
+        Self {
+            name,
+            values: ColumnValues::Ranks(values),
+            shape,
+        }
     }
 
     pub(super) fn text_lists<'a, Row: Iterator<Item = &'a str>>(
@@ -108,7 +116,11 @@ impl TableColumn {
         rows: impl Iterator<Item = Row>,
     ) -> Self {
         let (shape, values) = list(rows.map(|texts| texts.map(ByteArray::from)));
-        Self { name, values: ColumnValues::Texts(values), shape }
+        Self {
+            name,
+            values: ColumnValues::Texts(values),
+            shape,
+        }
     }
 
     fn schema(&self) -> Result<Arc<Type>, ParquetError> {
@@ -116,9 +128,10 @@ impl TableColumn {
             ColumnValues::Flags(_) => (Physical::BOOLEAN, None),
             ColumnValues::Ranks(_) => (Physical::INT32, None),
             ColumnValues::Whole(_) => (Physical::INT64, None),
-            ColumnValues::Times(_) => {
-                (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS)))
-            }
+            ColumnValues::Times(_) => (
+                Physical::INT64,
+                Some(LogicalType::timestamp(true, TimeUnit::MICROS)),
+            ),
             ColumnValues::Numbers(_) => (Physical::DOUBLE, None),
             ColumnValues::Texts(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
@@ -171,9 +184,7 @@ impl TableColumn {
         let (present, begins) = match &self.shape {
             RowShape::Required => (None, None),
             RowShape::Optional(present) => (Some(present.as_slice()), None),
-            RowShape::List(present, begins) => {
-                (Some(present.as_slice()), Some(begins.as_slice()))
-            }
+            RowShape::List(present, begins) => (Some(present.as_slice()), Some(begins.as_slice())),
         };
         if let Some(mut column) = group.next_column()? {
             column.typed::<T>().write_batch(values, present, begins)?;
@@ -192,9 +203,7 @@ fn optional<T>(rows: impl Iterator<Item = Option<T>>) -> (Vec<i16>, Vec<T>) {
     (levels, values)
 }
 
-fn list<T, Row: Iterator<Item = T>>(
-    rows: impl Iterator<Item = Row>,
-) -> (RowShape, Vec<T>) {
+fn list<T, Row: Iterator<Item = T>>(rows: impl Iterator<Item = Row>) -> (RowShape, Vec<T>) {
     let (mut present, mut begins, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
         let before = values.len();
@@ -209,17 +218,19 @@ fn list<T, Row: Iterator<Item = T>>(
 
 /// The bytes of a file with these columns, all of them as long.
 pub(super) fn write(columns: &[TableColumn]) -> Result<Vec<u8>, ParquetError> {
-    let fields = columns.iter().map(TableColumn::schema).collect::<Result<_, _>>()?;
-    let schema = Type::group_type_builder("schema").with_fields(fields).build()?;
+    let fields = columns
+        .iter()
+        .map(TableColumn::schema)
+        .collect::<Result<_, _>>()?;
+    let schema = Type::group_type_builder("schema")
+        .with_fields(fields)
+        .build()?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by("laggard".to_owned());
     let mut bytes = Vec::new();
-    let mut file = SerializedFileWriter::new(
-        &mut bytes,
-        Arc::new(schema),
-        Arc::new(properties.build()),
-    )?;
+    let mut file =
+        SerializedFileWriter::new(&mut bytes, Arc::new(schema), Arc::new(properties.build()))?;
     let mut group = file.next_row_group()?;
     for column in columns {
         column.write(&mut group)?;

@@ -42,7 +42,10 @@ pub(crate) struct Outbox {
 /// Drops what waits of jobs that had not ended when we did: whoever keeps them now reads them from
 /// their beginning, and writes all of it.
 pub(crate) fn drop_unended(data: &Path) -> io::Result<()> {
-    for job in there(fs::read_dir(data.join(FOLDER)))?.into_iter().flatten() {
+    for job in there(fs::read_dir(data.join(FOLDER)))?
+        .into_iter()
+        .flatten()
+    {
         let job = job?;
         let folder = data.join(job.file_name());
         if folder.exists() && !folder.join(ENDED).exists() {
@@ -74,7 +77,12 @@ impl Outbox {
         fs::create_dir_all(&folder)?;
         let (wake, woken) = sync_channel(1);
         let (every, changes) = (options.every, Mutex::default());
-        let outbox = Arc::new(Self { folder, every, changes, wake });
+        let outbox = Arc::new(Self {
+            folder,
+            every,
+            changes,
+            wake,
+        });
         let shipper = Shipper {
             outbox: Arc::clone(&outbox),
             place,
@@ -83,13 +91,16 @@ impl Outbox {
             expired_at: None,
         };
         let kept_in = options.place.clone();
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new().name("laggard-history".to_owned()).spawn(move || {
-            // What is left of it hurts nobody who writes.
-            kept_in.sweep().ok();
-            shipper.run(&runtime, &woken, &kept_in.to_string(), log);
-        })?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        thread::Builder::new()
+            .name("laggard-history".to_owned())
+            .spawn(move || {
+                // What is left of it hurts nobody who writes.
+                kept_in.sweep().ok();
+                shipper.run(&runtime, &woken, &kept_in.to_string(), log);
+            })?;
         Ok(outbox)
     }
 
@@ -104,12 +115,7 @@ impl Outbox {
     }
 
     /// Leaves word that of a job's files these are all.
-    pub(super) fn keep_only(
-        &self,
-        job: &str,
-        number: u64,
-        files: &[&str],
-    ) -> io::Result<()> {
+    pub(super) fn keep_only(&self, job: &str, number: u64, files: &[&str]) -> io::Result<()> {
         self.put(job, &format!("{number}.keep"), files.join("\n").as_bytes())
     }
 
@@ -147,7 +153,10 @@ impl Outbox {
             }
         }
         waiting.sort();
-        Ok(waiting.into_iter().map(|(job, _, path)| (job, path)).collect())
+        Ok(waiting
+            .into_iter()
+            .map(|(job, _, path)| (job, path))
+            .collect())
     }
 
     /// Removes a file that was put, unless there is a new one of its name.
@@ -224,7 +233,9 @@ impl Shipper {
             .history_waiting
             .set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
         for (job, path) in waiting {
-            let Some(bytes) = there(fs::read(&path))? else { continue };
+            let Some(bytes) = there(fs::read(&path))? else {
+                continue;
+            };
             let file = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some(number) = file.strip_suffix(".keep") {
                 self.remove_others(&job, number, &bytes).await?;
@@ -242,12 +253,7 @@ impl Shipper {
     }
 
     /// Removes what another version, or other settings, wrote of a job.
-    async fn remove_others(
-        &self,
-        job: &str,
-        number: &str,
-        names: &[u8],
-    ) -> Result<(), NotPut> {
+    async fn remove_others(&self, job: &str, number: &str, names: &[u8]) -> Result<(), NotPut> {
         let names = String::from_utf8_lossy(names);
         let keys = names
             .lines()
@@ -270,8 +276,13 @@ impl Shipper {
 
     /// Removes days that are too old.
     async fn expire(&mut self) -> Result<(), NotPut> {
-        let Some(age_s) = self.age_s else { return Ok(()) };
-        if self.expired_at.is_some_and(|at| at.elapsed() < EXPIRE_EVERY) {
+        let Some(age_s) = self.age_s else {
+            return Ok(());
+        };
+        if self
+            .expired_at
+            .is_some_and(|at| at.elapsed() < EXPIRE_EVERY)
+        {
             return Ok(());
         }
         let oldest = day(seconds_now().saturating_sub(age_s) as f64);
@@ -280,9 +291,9 @@ impl Shipper {
             let mut found = self.place.list(Some(&folder));
             while let Some(object) = found.next().await {
                 let at = object?.location;
-                let day = at.parts().find_map(|part| {
-                    part.as_ref().strip_prefix("day=").map(str::to_owned)
-                });
+                let day = at
+                    .parts()
+                    .find_map(|part| part.as_ref().strip_prefix("day=").map(str::to_owned));
                 if day.is_some_and(|day| day < oldest) {
                     self.place.delete(&at).await?;
                 }
@@ -312,9 +323,13 @@ mod tests {
     fn what_waits_of_jobs_that_others_may_keep_now_is_dropped() {
         let data = tempfile::tempdir().unwrap();
         let at = |path: &str| data.path().join(path);
-        for folder in
-            ["runs", "ended", ".history/runs", ".history/ended", ".history/gone"]
-        {
+        for folder in [
+            "runs",
+            "ended",
+            ".history/runs",
+            ".history/ended",
+            ".history/gone",
+        ] {
             fs::create_dir_all(at(folder)).unwrap();
         }
         fs::write(at("ended").join(ENDED), "{}").unwrap();

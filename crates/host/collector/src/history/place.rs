@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use http_body_util::BodyExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::client::{
-    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest,
-    HttpResponse, HttpService,
+    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpService,
 };
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -66,14 +66,17 @@ impl HistoryPlace {
         match self {
             Self::Folder(path) => {
                 fs::create_dir_all(path).map_err(|error| self.failed(&error))?;
-                let folder = LocalFileSystem::new_with_prefix(path)
-                    .map_err(|error| self.failed(&error))?;
+                let folder =
+                    LocalFileSystem::new_with_prefix(path).map_err(|error| self.failed(&error))?;
                 // The outbox forgets what was put: a power failure must not lose it.
                 Ok(Arc::new(folder.with_fsync(true)))
             }
             Self::Bucket { url, tls } => {
                 // What fails is tried again by us, with everything else that waits.
-                let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+                let retry = RetryConfig {
+                    max_retries: 0,
+                    ..RetryConfig::default()
+                };
                 let bucket = AmazonS3Builder::from_env()
                     .with_url(url)
                     .with_retry(retry)
@@ -90,7 +93,10 @@ impl HistoryPlace {
     }
 
     fn failed(&self, error: &dyn fmt::Display) -> PlaceError {
-        PlaceError { place: self.to_string(), why: error.to_string() }
+        PlaceError {
+            place: self.to_string(),
+            why: error.to_string(),
+        }
     }
 }
 

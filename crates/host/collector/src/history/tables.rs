@@ -31,13 +31,12 @@ pub(super) fn windows(windows: &[Dated<WindowRecord>]) -> Result<Vec<u8>, Parque
         TableColumn::numbers("advance_s", stages.clone().map(|row| row.advance_s)),
         TableColumn::numbers("share", stages.clone().map(|row| row.share)),
         TableColumn::numbers("gain", stages.clone().map(|row| row.gain)),
-        TableColumn::rank_lists(
-            "lead_ranks",
-            stages.map(|row| row.lead_ranks.as_slice()),
-        ),
+        TableColumn::rank_lists("lead_ranks", stages.map(|row| row.lead_ranks.as_slice())),
         TableColumn::text_lists(
             "labels",
-            windows.clone().map(|row| row.what.labels.iter().map(|label| label.name())),
+            windows
+                .clone()
+                .map(|row| row.what.labels.iter().map(|label| label.name())),
         ),
         TableColumn::rank_lists(
             "missing_ranks",
@@ -52,7 +51,10 @@ pub(super) fn lags(windows: &[Dated<WindowRecord>]) -> Result<Vec<u8>, ParquetEr
         .iter()
         .flat_map(|window| window.what.stages.iter().map(move |stage| (window, stage)))
         .flat_map(|(window, stage)| {
-            stage.late.iter().map(move |late| (window, stage.stage.as_str(), late))
+            stage
+                .late
+                .iter()
+                .map(move |late| (window, stage.stage.as_str(), late))
         })
         .collect();
     let rows = rows.iter();
@@ -86,7 +88,9 @@ pub(super) fn incidents(found: &[Dated<&Incident>]) -> Result<Vec<u8>, ParquetEr
         TableColumn::rank_lists("ranks", subjects.clone().map(|it| it.ranks.as_slice())),
         TableColumn::text_lists(
             "hosts",
-            subjects.clone().map(|it| it.hosts.iter().map(String::as_str)),
+            subjects
+                .clone()
+                .map(|it| it.hosts.iter().map(String::as_str)),
         ),
         TableColumn::texts("stage", subjects.clone().map(|it| it.stage.as_deref())),
         TableColumn::texts(

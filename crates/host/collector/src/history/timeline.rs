@@ -21,15 +21,27 @@ pub(crate) struct Dated<T> {
 impl<T> Dated<T> {
     /// The same moments of what it borrows.
     pub(crate) fn as_ref(&self) -> Dated<&T> {
-        Dated { what: &self.what, begun_s: self.begun_s, ended_s: self.ended_s }
+        Dated {
+            what: &self.what,
+            begun_s: self.begun_s,
+            ended_s: self.ended_s,
+        }
     }
 }
 
 impl<T: Clone> Dated<&T> {
     /// The same moments of a copy.
     pub(crate) fn cloned(self) -> Dated<T> {
-        let Self { what, begun_s, ended_s } = self;
-        Dated { what: what.clone(), begun_s, ended_s }
+        let Self {
+            what,
+            begun_s,
+            ended_s,
+        } = self;
+        Dated {
+            what: what.clone(),
+            begun_s,
+            ended_s,
+        }
     }
 }
 
@@ -54,7 +66,11 @@ struct TimedSteps {
 impl Timeline {
     /// Notes when some steps were. Those of another role in the same steps are known already.
     pub(crate) fn note(&mut self, steps: Range<u64>, time_s: Range<f64>) {
-        if self.spans.last().is_some_and(|last| last.steps.start == steps.start) {
+        if self
+            .spans
+            .last()
+            .is_some_and(|last| last.steps.start == steps.start)
+        {
             return;
         }
         self.spans.push(TimedSteps { steps, time_s });
@@ -77,7 +93,9 @@ impl Timeline {
     /// Whether a step is one that the job has come to before: it was started again, and what is
     /// known of its incidents is to be dated first.
     pub(crate) fn starts_over(&self, first_step: u64) -> bool {
-        self.spans.last().is_some_and(|last| first_step < last.steps.start)
+        self.spans
+            .last()
+            .is_some_and(|last| first_step < last.steps.start)
     }
 
     /// When incidents began and ended.
@@ -118,7 +136,11 @@ impl Timeline {
                 })
             };
             known.insert(incident.id.clone(), (begun_s, ended_s));
-            dated.push(Dated { what: incident, begun_s, ended_s });
+            dated.push(Dated {
+                what: incident,
+                begun_s,
+                ended_s,
+            });
         }
         self.known = known;
         dated
@@ -171,12 +193,18 @@ mod tests {
         timeline.note(10..20, 100.0..110.0);
         timeline.note(10..20, 100.0..110.0);
         timeline.note(20..30, 110.0..130.0);
-        assert_eq!(dates(&mut timeline, incident("b", 15, 19, true)), (105.0, None));
+        assert_eq!(
+            dates(&mut timeline, incident("b", 15, 19, true)),
+            (105.0, None)
+        );
         // What was found once stays.
         timeline.note(0..20, 200.0..220.0);
         let over = dates(&mut timeline, incident("b", 15, 19, false));
         assert_eq!(over, (105.0, Some(220.0)));
-        assert_eq!(dates(&mut timeline, incident("c", 15, 19, true)), (215.0, None));
+        assert_eq!(
+            dates(&mut timeline, incident("c", 15, 19, true)),
+            (215.0, None)
+        );
     }
 
     #[test]

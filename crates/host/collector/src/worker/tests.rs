@@ -39,7 +39,12 @@ impl PlayedBatch {
             watermark = watermark.max(input.at().unwrap_or_default());
         }
         let body = pack_batch(&BatchHead::new("boot", watermark, last), &lines).unwrap();
-        Self { body: body.into(), inputs: inputs.to_vec(), watermark, last }
+        Self {
+            body: body.into(),
+            inputs: inputs.to_vec(),
+            watermark,
+            last,
+        }
     }
 }
 
@@ -47,16 +52,17 @@ impl PlayedBatch {
 pub(crate) fn batches_of(inputs: &[Input], count: usize) -> Vec<PlayedBatch> {
     let parts = inputs.chunks(inputs.len().div_ceil(count));
     let last = parts.len() - 1;
-    parts.enumerate().map(|(at, part)| PlayedBatch::of(part, at == last)).collect()
+    parts
+        .enumerate()
+        .map(|(at, part)| PlayedBatch::of(part, at == last))
+        .collect()
 }
 
 /// A recorded job, up to its first so many inputs.
 pub(crate) fn recorded(job: &str, most: usize) -> Vec<Input> {
     let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
     match load(&jobs.join(format!("{job}.jsonl.zst")), Limits::default()) {
-        Ok(Recording::Journal(journal)) => {
-            journal.inputs().iter().take(most).cloned().collect()
-        }
+        Ok(Recording::Journal(journal)) => journal.inputs().iter().take(most).cloned().collect(),
         other => panic!("no journal: {other:?}"),
     }
 }
@@ -201,8 +207,9 @@ impl Played {
         batches: &[(&str, usize, &PlayedBatch)],
     ) -> Vec<Option<BatchOutcome>> {
         let at_ns = self.now.nanoseconds();
-        let batches =
-            batches.iter().map(|(session, at, sent)| (*session, *at, *sent, at_ns));
+        let batches = batches
+            .iter()
+            .map(|(session, at, sent)| (*session, *at, *sent, at_ns));
         self.hand(row, &batches.collect::<Vec<_>>())
     }
 
@@ -239,7 +246,10 @@ impl Played {
             });
         }
         self.step(Message::Batches(pending));
-        answers.into_iter().map(|mut answered| answered.try_recv().ok()).collect()
+        answers
+            .into_iter()
+            .map(|mut answered| answered.try_recv().ok())
+            .collect()
     }
 
     pub(crate) fn send_one(
@@ -248,7 +258,9 @@ impl Played {
         sequence: usize,
         sent: &PlayedBatch,
     ) -> Option<BatchOutcome> {
-        self.send(None, &[(session, sequence, sent)]).pop().flatten()
+        self.send(None, &[(session, sequence, sent)])
+            .pop()
+            .flatten()
     }
 
     /// Lets time pass, as a thread that has nothing to do does.
@@ -269,7 +281,9 @@ impl Played {
     fn entries(&self) -> String {
         let mut entries = String::new();
         store::read(self.kept.as_slice(), &mut |entry, _| match entry {
-            StoredEntry::Batch(StoredBatch { session, sequence, .. }) => {
+            StoredEntry::Batch(StoredBatch {
+                session, sequence, ..
+            }) => {
                 write!(entries, "{session}{sequence} ").unwrap();
             }
             StoredEntry::Silent { host, .. } => {
@@ -304,10 +318,7 @@ pub(crate) fn again(sent: &PlayedBatch) -> PlayedBatch {
         .filter(|input| {
             matches!(
                 input,
-                Input::Rank { .. }
-                    | Input::Name { .. }
-                    | Input::Group { .. }
-                    | Input::Mark { .. }
+                Input::Rank { .. } | Input::Name { .. } | Input::Group { .. } | Input::Mark { .. }
             )
         })
         .cloned()
@@ -397,14 +408,23 @@ fn play(batches: &[PlayedBatch], whole: &str, seed: u64) {
     played.wait(SECOND * 5);
     assert!(played.has_exited, "{log}");
     assert_eq!(&*played.finish(), whole, "{log}");
-    let open =
-        played.announced.as_deref().map(|bytes| JobAlerts::new("job", Some(bytes)));
-    assert!(open.is_none_or(|alerts| alerts.ongoing().is_empty()), "{log}");
+    let open = played
+        .announced
+        .as_deref()
+        .map(|bytes| JobAlerts::new("job", Some(bytes)));
+    assert!(
+        open.is_none_or(|alerts| alerts.ongoing().is_empty()),
+        "{log}"
+    );
 }
 
 fn number(name: &str) -> Option<u64> {
     let number = env::var(name).ok()?;
-    Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    Some(
+        number
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is a number")),
+    )
 }
 
 /// Plays so many jobs, or as the environment has it.
@@ -416,8 +436,10 @@ pub(crate) fn campaign(
     let first = number("LAGGARD_TEST_SEED");
     let few = number("LAGGARD_TEST_FAULTS").unwrap_or(first.map_or(few, |_| 1));
     let first = first.unwrap_or(0);
-    let jobs: Vec<_> =
-        jobs.iter().map(|batches| (batches, undisturbed(batches))).collect();
+    let jobs: Vec<_> = jobs
+        .iter()
+        .map(|batches| (batches, undisturbed(batches)))
+        .collect();
     for seed in first..first + few {
         let (batches, whole) = &jobs[seed as usize % jobs.len()];
         play(batches, whole, seed);
@@ -439,8 +461,7 @@ fn whatever_happens_to_a_job_its_verdict_is_that_of_the_recording() {
 }
 
 #[test]
-fn a_host_that_says_nothing_is_waited_for_no_more_and_its_job_is_given_up_after_an_hour()
-{
+fn a_host_that_says_nothing_is_waited_for_no_more_and_its_job_is_given_up_after_an_hour() {
     let batches = batches_of(&recorded("none", 240), 12);
     let mut played = Played::new();
     assert!(is_kept(played.send_one("e0-", 0, &batches[0]).as_ref(), 1));
@@ -450,7 +471,10 @@ fn a_host_that_says_nothing_is_waited_for_no_more_and_its_job_is_given_up_after_
     played.disk = PlayedDisk::Full;
     played.wait(SECOND * 10);
     let silent = |played: &Played| played.handle.summary().silent_hosts;
-    assert_eq!((played.entries(), silent(&played)), ("e0-0 ".to_owned(), Vec::new()));
+    assert_eq!(
+        (played.entries(), silent(&played)),
+        ("e0-0 ".to_owned(), Vec::new())
+    );
     played.disk = PlayedDisk::Fine;
     played.wait(SECOND);
     let known = ("e0-0 silent:h ".to_owned(), vec!["h".to_owned()]);
@@ -473,7 +497,10 @@ fn no_host_is_silent_while_batches_of_the_past_are_read() {
     played.send_one("e0-", 0, &batches[0]);
     played.handle.set_behind(true);
     played.wait(HOUR * 2);
-    assert_eq!((played.entries(), played.has_exited), ("e0-0 ".to_owned(), false));
+    assert_eq!(
+        (played.entries(), played.has_exited),
+        ("e0-0 ".to_owned(), false)
+    );
     played.handle.set_behind(false);
     played.wait(SILENT_AFTER + SECOND);
     assert_eq!(played.entries(), "e0-0 silent:h ");
@@ -485,13 +512,21 @@ fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
     let mut played = Played::silenced_in(folder.path());
     let now_s = played.now.seconds();
     let (job, until_s) = (Some("job".to_owned()), now_s + 7200);
-    let silence =
-        crate::Silence { id: 0, job, from_s: now_s, until_s, reason: String::new() };
+    let silence = crate::Silence {
+        id: 0,
+        job,
+        from_s: now_s,
+        until_s,
+        reason: String::new(),
+    };
     played.silences.add(silence, now_s).unwrap();
     let batches = batches_of(&recorded("data", usize::MAX), 8);
     let mut next = 0;
     let mut send = |played: &mut Played, sent: &PlayedBatch| {
-        assert!(is_kept(played.send_one("e0-", next, sent).as_ref(), next + 1));
+        assert!(is_kept(
+            played.send_one("e0-", next, sent).as_ref(),
+            next + 1
+        ));
         next += 1;
         played.wait(SECOND * 10);
     };
@@ -500,8 +535,10 @@ fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
     }
     assert_eq!(played.handle.summary().open_incidents, 1);
     // It goes on, and its host says that nothing else happens.
-    let quiet =
-        PlayedBatch { watermark: batches[6].watermark, ..PlayedBatch::of(&[], false) };
+    let quiet = PlayedBatch {
+        watermark: batches[6].watermark,
+        ..PlayedBatch::of(&[], false)
+    };
     while played.now.seconds() + 10 < until_s {
         send(&mut played, &quiet);
         assert!(played.alerts.is_empty(), "in the silence");
@@ -509,11 +546,15 @@ fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
     for _ in 0..2 {
         send(&mut played, &quiet);
     }
-    let [opened] = played.alerts.as_slice() else { panic!("{:?}", played.alerts) };
+    let [opened] = played.alerts.as_slice() else {
+        panic!("{:?}", played.alerts)
+    };
     assert!(opened.ended_s.is_none() && opened.begun_s >= until_s);
     // Killed, and started by somebody who knows only what was written down.
     played.start_again();
     send(&mut played, &batches[7]);
-    let [_, ended] = played.alerts.as_slice() else { panic!("{:?}", played.alerts) };
+    let [_, ended] = played.alerts.as_slice() else {
+        panic!("{:?}", played.alerts)
+    };
     assert!(ended.ended_s.is_some());
 }

@@ -43,7 +43,9 @@ pub fn write_call_logs(journal: &Journal, folder: &Path) -> io::Result<WrittenCa
     for input in journal.inputs() {
         match input {
             Input::Mark { rank, mark } => {
-                let Event::CollectiveIssue(issue) = &mark.event else { continue };
+                let Event::CollectiveIssue(issue) = &mark.event else {
+                    continue;
+                };
                 let log: &mut RankCallLog = logs.entry(*rank).or_default();
                 let is_told = log.add(*rank, mark.at, issue);
                 written.calls += u64::from(is_told);
@@ -72,13 +74,22 @@ pub fn write_call_logs(journal: &Journal, folder: &Path) -> io::Result<WrittenCa
 impl RankCallLog {
     /// Adds a collective, if NCCL has a call for it.
     fn add(&mut self, rank: u32, at: RankNs, issue: &CollectiveIssue) -> bool {
-        let CollectiveIssue { op, group, number, bytes, element_bytes, .. } = *issue;
+        let CollectiveIssue {
+            op,
+            group,
+            number,
+            bytes,
+            element_bytes,
+            ..
+        } = *issue;
         // Zero would be no communicator. Who sends does not count with the group.
         let hash = u64::from(group) + 1 + (u64::from(op.is_point_to_point()) << 32);
         let next = self.counts.entry(hash).or_default();
         let count = number.checked_sub(1).unwrap_or(*next);
         *next = count.saturating_add(1);
-        let Some(name) = nccl_name(op) else { return false };
+        let Some(name) = nccl_name(op) else {
+            return false;
+        };
         let (seconds, ns) = (at.0 / 1_000_000_000, at.0 % 1_000_000_000);
         let bytes = bytes.unwrap_or(0);
         let data = match op_of(name).map(Unit::of) {

@@ -112,7 +112,14 @@ impl TraceBuilder {
             _ => 0,
         };
         let end_ns = start_ns.saturating_add(took_ns.max(0));
-        self.trace.slices.push(Slice { start_ns, end_ns, name, detail, track, kind });
+        self.trace.slices.push(Slice {
+            start_ns,
+            end_ns,
+            name,
+            detail,
+            track,
+            kind,
+        });
     }
 
     /// The id of a name and what the slice is about, which the name can tell better than its
@@ -127,9 +134,7 @@ impl TraceBuilder {
         }
         let name = text(raw);
         let kind = match kind {
-            SliceKind::Op | SliceKind::Annotation
-                if name.starts_with("ProfilerStep#") =>
-            {
+            SliceKind::Op | SliceKind::Annotation if name.starts_with("ProfilerStep#") => {
                 SliceKind::Step
             }
             SliceKind::Op if RANGES.iter().any(|range| name.starts_with(range)) => {
@@ -138,16 +143,15 @@ impl TraceBuilder {
             SliceKind::Op | SliceKind::Annotation if name.starts_with("gloo:") => {
                 SliceKind::Collective
             }
-            SliceKind::Kernel if collective_of_kernel(&name).is_some() => {
-                SliceKind::Collective
-            }
+            SliceKind::Kernel if collective_of_kernel(&name).is_some() => SliceKind::Collective,
             kind => kind,
         };
         let known = match kind {
             SliceKind::Python => self.trace.names.intern(&without_addresses(&name)),
             _ => self.trace.names.intern(&name),
         };
-        self.names.insert(self.scratch.as_slice().into(), (known, kind));
+        self.names
+            .insert(self.scratch.as_slice().into(), (known, kind));
         (known, kind)
     }
 
@@ -203,7 +207,10 @@ impl TraceBuilder {
         let frame = match read.ok().and(id) {
             Some(id) => PythonFrame { id, parent },
             // Nobody's parent, and nobody's child.
-            None => PythonFrame { id: u32::MAX, parent: None },
+            None => PythonFrame {
+                id: u32::MAX,
+                parent: None,
+            },
         };
         self.trace.frames.push(frame);
         self.trace.frames.len() as u32 - 1
@@ -217,7 +224,10 @@ impl TraceBuilder {
             .or_else(|| collective_of_kernel(&name))
             .filter(|op| !op.is_empty())
             .unwrap_or_else(|| "collective".to_owned());
-        let mut transfer = Transfer { op, ..Transfer::default() };
+        let mut transfer = Transfer {
+            op,
+            ..Transfer::default()
+        };
         let mut shape = Vec::new();
         let (mut elements, mut kind) = (0u64, Vec::new());
         // What cannot be read was not recorded.
@@ -241,7 +251,13 @@ impl TraceBuilder {
         transfer.is_point_to_point =
             matches!(transfer.op.as_str(), "send" | "recv" | "Send" | "Recv");
         // Splits differ over the ranks of an all-to-all, and sizes over those of a gather.
-        let dense = ["all_reduce", "allreduce", "AllReduce", "broadcast", "Broadcast"];
+        let dense = [
+            "all_reduce",
+            "allreduce",
+            "AllReduce",
+            "broadcast",
+            "Broadcast",
+        ];
         if dense.contains(&transfer.op.as_str()) {
             transfer.shape = shape
                 .iter()
@@ -258,7 +274,9 @@ impl TraceBuilder {
             return;
         }
         let name = text(event.name);
-        let Some(resource) = resource_of(&name) else { return };
+        let Some(resource) = resource_of(&name) else {
+            return;
+        };
         let mut value = None;
         let read = members(event.args, |_, raw| {
             value = parsed::<f32>(raw);
@@ -295,7 +313,9 @@ impl TraceBuilder {
         self.trace.rank = as_u32(&info["rank"]).or(self.trace.rank);
         self.trace.world_size = as_u32(&info["world_size"]).or(self.trace.world_size);
         for group in info["pg_config"].as_array().into_iter().flatten() {
-            let Some(name) = group["pg_name"].as_str() else { continue };
+            let Some(name) = group["pg_name"].as_str() else {
+                continue;
+            };
             let members = match &group["ranks"] {
                 Value::Array(list) => list.iter().filter_map(as_u32).collect(),
                 // On-demand traces have it in a string.
@@ -310,7 +330,11 @@ impl TraceBuilder {
         let mut trace = self.trace;
         // The writer clamps times before its base to zero, and what is without a time has zero
         // too: where times count from long ago, nothing was recorded then.
-        if shift_ns != 0 || trace.slices.iter().any(|slice| slice.start_ns > YEAR_2000_NS)
+        if shift_ns != 0
+            || trace
+                .slices
+                .iter()
+                .any(|slice| slice.start_ns > YEAR_2000_NS)
         {
             for slice in trace.slices.iter_mut().filter(|slice| slice.start_ns == 0) {
                 slice.end_ns = 0;
@@ -321,12 +345,13 @@ impl TraceBuilder {
             .map(|(resource, samples)| Counter { resource, samples })
             .collect();
         if self.no_time > 0 {
-            let lost =
-                format!("{} events whose time or value is no number", self.no_time);
+            let lost = format!("{} events whose time or value is no number", self.no_time);
             trace.losses.push(lost);
         }
         if self.too_many > 0 {
-            trace.losses.push(format!("{} events beyond what is kept", self.too_many));
+            trace
+                .losses
+                .push(format!("{} events beyond what is kept", self.too_many));
         }
         // Lists in events are cut at 30 ranks; the groups' own lists are whole.
         for transfer in &mut trace.transfers {

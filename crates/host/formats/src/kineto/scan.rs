@@ -98,9 +98,7 @@ pub(super) fn value_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
             // A number or a word: it ends where something else begins.
             let length = bytes[at..]
                 .iter()
-                .position(|byte| {
-                    matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace()
-                })
+                .position(|byte| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace())
                 .ok_or(ScanStop::More)?;
             Ok(at + length)
         }
@@ -128,9 +126,7 @@ fn string_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
 }
 
 fn begins_event_line(line: &[u8]) -> bool {
-    line.starts_with(b"\n  {")
-        || line.starts_with(b"\n  }")
-        || line.starts_with(b"\n    \"")
+    line.starts_with(b"\n  {") || line.starts_with(b"\n  }") || line.starts_with(b"\n    \"")
 }
 
 /// The end of the object or list that begins at `at`.
@@ -163,11 +159,7 @@ fn nested_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
 
 /// The first place from `from` on whose byte is hit, eight bytes at a time: what is looked for is
 /// seldom further away than that, too near for a call to pay.
-fn find(
-    bytes: &[u8],
-    mut from: usize,
-    hits: impl Fn(u64) -> u64,
-) -> Result<usize, ScanStop> {
+fn find(bytes: &[u8], mut from: usize, hits: impl Fn(u64) -> u64) -> Result<usize, ScanStop> {
     loop {
         let rest = bytes.get(from..).ok_or(ScanStop::More)?;
         let (word, is_last) = if let Some(word) = rest.first_chunk() {
@@ -225,7 +217,9 @@ pub(super) fn next_event(bytes: &[u8], first_key: &[u8]) -> Option<usize> {
     loop {
         let key = from + memmem::find(bytes.get(from..)?, &quoted)?;
         // The key may stand elsewhere too: an event begins where a brace comes right before it.
-        let before = bytes[..key].iter().rposition(|byte| !byte.is_ascii_whitespace());
+        let before = bytes[..key]
+            .iter()
+            .rposition(|byte| !byte.is_ascii_whitespace());
         match before {
             Some(brace) if bytes[brace] == b'{' => return Some(brace),
             _ => from = key + quoted.len(),
@@ -278,16 +272,31 @@ mod tests {
 
     #[test]
     fn times_are_exact_in_all_three_generations() {
-        assert_eq!(nanoseconds(b"1694128201421205"), Some(1_694_128_201_421_205_000));
-        assert_eq!(nanoseconds(b"1712195495519689.123"), Some(1_712_195_495_519_689_123));
-        assert_eq!(nanoseconds(b"4354263798240.97"), Some(4_354_263_798_240_970));
+        assert_eq!(
+            nanoseconds(b"1694128201421205"),
+            Some(1_694_128_201_421_205_000)
+        );
+        assert_eq!(
+            nanoseconds(b"1712195495519689.123"),
+            Some(1_712_195_495_519_689_123)
+        );
+        assert_eq!(
+            nanoseconds(b"4354263798240.97"),
+            Some(4_354_263_798_240_970)
+        );
         assert_eq!(nanoseconds(b"2.08"), Some(2080));
         assert_eq!(nanoseconds(b"-1.5"), Some(-1500));
         assert_eq!(nanoseconds(b"1.0005009"), Some(1000));
         assert_eq!(nanoseconds(b"1.5e3"), Some(1_500_000));
-        for bad in
-            [&b""[..], b"NaN", b"-", b".5", b"1.2.3", b"99999999999999999999", b"1e99"]
-        {
+        for bad in [
+            &b""[..],
+            b"NaN",
+            b"-",
+            b".5",
+            b"1.2.3",
+            b"99999999999999999999",
+            b"1e99",
+        ] {
             assert_eq!(nanoseconds(bad), None, "{}", String::from_utf8_lossy(bad));
         }
     }

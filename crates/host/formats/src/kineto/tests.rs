@@ -39,9 +39,16 @@ fn a_whole_document_is_read_with_what_stands_behind_its_events() {
     let trace = trace_of(&document(&events(3)));
     assert_eq!(names(&trace), ["aten::op0", "aten::op1", "aten::op2"]);
     assert_eq!((trace.rank, trace.world_size), (Some(3), Some(8)));
-    assert_eq!(trace.slices[0].start_ns, 1_790_857_026_000_000_000 + 1_000_125);
+    assert_eq!(
+        trace.slices[0].start_ns,
+        1_790_857_026_000_000_000 + 1_000_125
+    );
     assert_eq!(trace.slices[0].duration_ns(), 1500);
-    assert!(trace.absolute && trace.losses.is_empty(), "{:?}", trace.losses);
+    assert!(
+        trace.absolute && trace.losses.is_empty(),
+        "{:?}",
+        trace.losses
+    );
 }
 
 #[test]
@@ -54,7 +61,12 @@ fn the_list_alone_is_a_document_too() {
 #[test]
 fn what_follows_a_damaged_event_is_read() {
     let mut all = events(5);
-    for damage in ["aten::\"op1", "aten::op\"1\"", "aten::op1\",", "aten::\u{1}op1\\"] {
+    for damage in [
+        "aten::\"op1",
+        "aten::op\"1\"",
+        "aten::op1\",",
+        "aten::\u{1}op1\\",
+    ] {
         all[1] = events(2)[1].replace("aten::op1", damage);
         let trace = trace_of(&document(&all));
         let rest = ["aten::op0", "aten::op2", "aten::op3", "aten::op4"];
@@ -76,7 +88,9 @@ fn what_is_only_unusual_is_read() {
         .replace("aten::op1", "aten::\u{1}op\n1")
         .replace("[[1, 2]", "[[1e400, 2,]");
     all[2] = all[2].replace("\"tid\": 7", "\"id\": 99999999999999999999999, \"tid\": 7");
-    let mut text = document(&all).replace("],\n  \"dist", ",],\n  \"dist").into_bytes();
+    let mut text = document(&all)
+        .replace("],\n  \"dist", ",],\n  \"dist")
+        .into_bytes();
     let at = text.windows(3).position(|w| w == b"op2").unwrap();
     text[at + 2] = 0xff;
     let trace = read(text.as_slice()).unwrap();
@@ -115,7 +129,11 @@ fn a_damaged_archive_gives_what_stands_before_its_damage() {
     let end = text.find("aten::op2").unwrap();
     let trace = read(Damaged(&text.as_bytes()[..end])).unwrap();
     assert_eq!(trace.slices.len(), 2);
-    assert!(trace.losses[0].ends_with("corrupt deflate stream"), "{:?}", trace.losses);
+    assert!(
+        trace.losses[0].ends_with("corrupt deflate stream"),
+        "{:?}",
+        trace.losses
+    );
     assert!(read(Damaged(b"")).is_err());
 }
 
@@ -163,14 +181,18 @@ fn old_and_new_names_of_things_mean_the_same() {
              \"dtype\":\"Half\",\"Process Group Name\":\"1\",\"Seq\":9}",
         ),
         event("user_annotation", "gloo:all_reduce", ""),
-        event("kernel", "gone", "").replace(":5,", ":0,").replace(":2}", ":0}"),
+        event("kernel", "gone", "")
+            .replace(":5,", ":0,")
+            .replace(":2}", ":0}"),
     ];
     let trace = trace_of(&format!("[{}]", events.join(",")));
     let mut kinds: Vec<_> = trace.slices.iter().map(|slice| slice.kind).collect();
     kinds.sort_unstable();
     assert_eq!(
         kinds,
-        [Step, Step, Annotation, Wait, Kernel, Memory, Collective, Collective]
+        [
+            Step, Step, Annotation, Wait, Kernel, Memory, Collective, Collective
+        ]
     );
     assert_eq!(trace.transfers[0].bytes, 8);
     assert_eq!(trace.transfers[0].sequence, Some(9));
@@ -189,7 +211,11 @@ fn damaged_before_events(spelling: impl Fn(&str) -> String) {
     for member in members {
         let text = document(&events(3)).replace("\"schemaVersion\": 1", member);
         let trace = trace_of(&spelling(&text));
-        assert_eq!(names(&trace), ["aten::op0", "aten::op1", "aten::op2"], "{member}");
+        assert_eq!(
+            names(&trace),
+            ["aten::op0", "aten::op1", "aten::op2"],
+            "{member}"
+        );
         assert_eq!((trace.rank, trace.absolute), (Some(3), true), "{member}");
         assert!(trace.losses[0].contains("not JSON"), "{:?}", trace.losses);
     }
@@ -210,7 +236,10 @@ fn a_damaged_member_behind_the_events_leaves_the_others() {
     let text = document(&events(3)).replace("\"rank\": 3", "\"rank\": \"3");
     for text in [text.clone(), text.replace('\n', " ")] {
         let trace = trace_of(&text);
-        assert_eq!((trace.slices.len(), trace.rank, trace.absolute), (3, None, true));
+        assert_eq!(
+            (trace.slices.len(), trace.rank, trace.absolute),
+            (3, None, true)
+        );
     }
 }
 
@@ -221,7 +250,11 @@ fn open_brackets_cost_no_more_than_what_they_stand_in() {
     let list = format!("[{}{}]", open.repeat(20_000), events(1)[0]);
     let trace = trace_of(&list);
     assert_eq!(names(&trace), ["aten::op0"]);
-    assert!(trace.losses[0].starts_with("20000 events"), "{:?}", trace.losses);
+    assert!(
+        trace.losses[0].starts_with("20000 events"),
+        "{:?}",
+        trace.losses
+    );
     let members = format!("{{{}", "\n\"a\": [".repeat(20_000));
     assert!(trace_of(&members).slices.is_empty());
     let hidden = format!("{{{}", "\"traceEvents\": {".repeat(2000));
@@ -236,7 +269,11 @@ fn slice(category: &str, thread: u32, at: &str, took: &str, args: &str) -> Strin
 }
 
 fn times(trace: &Trace) -> Vec<(i64, i64)> {
-    trace.slices.iter().map(|slice| (slice.start_ns, slice.end_ns)).collect()
+    trace
+        .slices
+        .iter()
+        .map(|slice| (slice.start_ns, slice.end_ns))
+        .collect()
 }
 
 /// The base lies up to three months before the recording.
@@ -252,13 +289,22 @@ fn times_that_were_clamped_to_zero_are_no_times() {
     let kept = [(base + 1_000_125, base + 1_001_625)];
     let relative = trace_of(&document(&all));
     assert_eq!(times(&relative), kept);
-    assert_eq!(relative.losses, ["3 slices without a time that can be true"]);
+    assert_eq!(
+        relative.losses,
+        ["3 slices without a time that can be true"]
+    );
     all[3] = all[3].replace("1000.125", "1790857026001000.125");
     let absolute = trace_of(&format!("[{}]", all.join(",")));
     assert_eq!((times(&absolute), absolute.absolute), (kept.to_vec(), true));
     // A list that counts from its own beginning has one.
-    let own = [slice("kernel", 7, "0", "5", ""), slice("kernel", 7, "0", "0", "")];
-    assert_eq!(times(&trace_of(&format!("[{}]", own.join(",")))), [(0, 5000)]);
+    let own = [
+        slice("kernel", 7, "0", "5", ""),
+        slice("kernel", 7, "0", "0", ""),
+    ];
+    assert_eq!(
+        times(&trace_of(&format!("[{}]", own.join(",")))),
+        [(0, 5000)]
+    );
 }
 
 #[test]
@@ -271,7 +317,10 @@ fn durations_of_weeks_and_what_reaches_into_the_next_of_a_stream_are_mended() {
         slice("kernel", 8, "35", "10", ""),
     ];
     let trace = trace_of(&format!("[{}]", all.join(",")));
-    assert_eq!(times(&trace), [(10_000, 30_000), (30_000, 40_000), (35_000, 45_000)]);
+    assert_eq!(
+        times(&trace),
+        [(10_000, 30_000), (30_000, 40_000), (35_000, 45_000)]
+    );
     assert_eq!(trace.losses, ["1 slices without a time that can be true"]);
 }
 
@@ -283,8 +332,7 @@ fn members_of_a_group_are_those_the_group_has() {
             "\"Collective name\": \"allreduce\", \"Process Group Name\": \"{group}\", \
              \"Process Group Ranks\": \"{ranks}\""
         );
-        slice("kernel", 7, "10", "5", &args)
-            .replace("\"a\"", "\"ncclDevKernel_AllReduce\"")
+        slice("kernel", 7, "10", "5", &args).replace("\"a\"", "\"ncclDevKernel_AllReduce\"")
     };
     let all = [
         collective("0", "[0, 1, ...]"),
@@ -295,7 +343,13 @@ fn members_of_a_group_are_those_the_group_has() {
     let groups = "\"pg_config\": [{\"pg_name\": \"0\", \"ranks\": [0, 1, 2, 3]}, \
                   {\"pg_name\": \"1\", \"ranks\": \"[4, 5, 6]\"}], \"rank\": 3";
     let text = document(&all).replace("\"rank\": 3", groups);
-    let members: Vec<Vec<u32>> =
-        trace_of(&text).transfers.into_iter().map(|t| t.members).collect();
-    assert_eq!(members, [vec![0, 1, 2, 3], vec![4, 5, 6], vec![0, 7], vec![]]);
+    let members: Vec<Vec<u32>> = trace_of(&text)
+        .transfers
+        .into_iter()
+        .map(|t| t.members)
+        .collect();
+    assert_eq!(
+        members,
+        [vec![0, 1, 2, 3], vec![4, 5, 6], vec![0, 7], vec![]]
+    );
 }

@@ -61,10 +61,14 @@ impl NvtxCalls {
         let columns = ["schemaId", "name", "offset"];
         tables.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns, |row| {
             let id = number(row[0]).and_then(|id| u32::try_from(id).ok());
-            let Some((id, name)) = id.zip(text(row[1])) else { return };
+            let Some((id, name)) = id.zip(text(row[1])) else {
+                return;
+            };
             // The first field has no offset.
             let offset = number(row[2]).unwrap_or(0);
-            let at = usize::try_from(offset).ok().and_then(|at| at.checked_add(HEADER));
+            let at = usize::try_from(offset)
+                .ok()
+                .and_then(|at| at.checked_add(HEADER));
             let schema = calls.schemas.entry(id).or_default();
             match &*name {
                 "NCCL communicator ID" => schema.communicator = at,
@@ -89,31 +93,47 @@ impl NvtxCalls {
         let Some((op, start_ns)) = name.strip_prefix("nccl").zip(number(start)) else {
             return;
         };
-        let Some(payload) = bytes(payload) else { return };
+        let Some(payload) = bytes(payload) else {
+            return;
+        };
         let Some(schema) = word(&payload, Some(SCHEMA_AT))
             .and_then(|id| self.schemas.get(&u32::from_le_bytes(id)))
         else {
             return;
         };
         let communicator = word(&payload, schema.communicator).map(u64::from_le_bytes);
-        let Some(communicator) = communicator else { return };
+        let Some(communicator) = communicator else {
+            return;
+        };
         let size = word(&payload, schema.size).map(u32::from_le_bytes);
         let rank = word(&payload, schema.rank).map(u32::from_le_bytes);
         let bytes = word(&payload, schema.bytes).map(u64::from_le_bytes);
         // Only the calls that make a communicator have its size and the rank; the others count.
         if let Some(seat) = size.zip(rank) {
-            self.seats.entry(process).or_default().insert(communicator, seat);
+            self.seats
+                .entry(process)
+                .or_default()
+                .insert(communicator, seat);
         } else if let Some(bytes) = bytes.filter(|_| self.kept < MAX_CALLS) {
             self.kept += 1;
             let (op, is_point_to_point) = (op.to_owned(), schema.peer.is_some());
-            let call = NvtxCall { start_ns, op, communicator, bytes, is_point_to_point };
+            let call = NvtxCall {
+                start_ns,
+                op,
+                communicator,
+                bytes,
+                is_point_to_point,
+            };
             self.waiting.entry(thread).or_default().push(call);
         }
     }
 
     /// Takes the launch of a collective's kernel by a thread.
     pub(super) fn launch(&mut self, thread: i64, at_ns: i64, transfer: usize) {
-        self.launches.entry(thread).or_default().push((at_ns, transfer));
+        self.launches
+            .entry(thread)
+            .or_default()
+            .push((at_ns, transfer));
     }
 
     /// Hands out what each transfer is, by the thread that launched it: the calls of the thread since
@@ -158,7 +178,10 @@ fn transfer_of(calls: &[NvtxCall]) -> Option<Transfer> {
     {
         return None;
     }
-    let bytes = calls.iter().map(|call| call.bytes).fold(0, u64::saturating_add);
+    let bytes = calls
+        .iter()
+        .map(|call| call.bytes)
+        .fold(0, u64::saturating_add);
     Some(Transfer {
         group: Some(format!("comm {:#018x}", first.communicator)),
         op: first.op.clone(),
@@ -201,12 +224,20 @@ mod tests {
         let fields = fields.concat();
         let (length, whole) = (fields.len() as u64, (HEADER + fields.len()) as u64);
         let head = [1, 0, schema, 0].map(u32::to_le_bytes).concat();
-        [head, length.to_le_bytes().to_vec(), whole.to_le_bytes().to_vec(), fields]
-            .concat()
+        [
+            head,
+            length.to_le_bytes().to_vec(),
+            whole.to_le_bytes().to_vec(),
+            fields,
+        ]
+        .concat()
     }
 
     fn call(communicator: u64, bytes: u64) -> Vec<u8> {
-        payload(COLLECTIVE, &[&communicator.to_le_bytes(), &bytes.to_le_bytes()])
+        payload(
+            COLLECTIVE,
+            &[&communicator.to_le_bytes(), &bytes.to_le_bytes()],
+        )
     }
 
     fn schemas() -> NvtxCalls {
@@ -244,9 +275,13 @@ mod tests {
         ranges(&mut calls, 70, &grouped);
         ranges(&mut calls, 71, &[(5, "ncclReduce", call(0xc, 8))]);
         // One launched by a call that was not recorded, two grouped, two that cannot be one.
-        for (thread, at_ns, transfer) in
-            [(70, 5, 0), (70, 12, 1), (70, 45, 2), (70, 65, 3), (71, 6, 9)]
-        {
+        for (thread, at_ns, transfer) in [
+            (70, 5, 0),
+            (70, 12, 1),
+            (70, 45, 2),
+            (70, 65, 3),
+            (71, 6, 9),
+        ] {
             calls.launch(thread, at_ns, transfer);
         }
         let mut found = Vec::new();
@@ -260,7 +295,13 @@ mod tests {
             ));
         });
         let row = |thread, at, op: &str, group: &str, bytes| {
-            (thread, at, op.to_owned(), format!("comm 0x000000000000000{group}"), bytes)
+            (
+                thread,
+                at,
+                op.to_owned(),
+                format!("comm 0x000000000000000{group}"),
+                bytes,
+            )
         };
         let expected = [
             row(70, 1, "AllReduce", "a", 4096),
@@ -295,14 +336,25 @@ mod tests {
             (2, "ncclAllReduce", payload(300, &[&[0; 16]])),
         ];
         ranges(&mut calls, 70, &told);
-        let digits: Vec<String> =
-            call(0xa, 7).iter().map(|byte| format!("{byte:02X}")).collect();
+        let digits: Vec<String> = call(0xa, 7)
+            .iter()
+            .map(|byte| format!("{byte:02X}"))
+            .collect();
         let digits = digits.concat();
         let start = ValueRef::Integer(3);
-        calls.range((7, 70), "ncclAllReduce", start, ValueRef::Text(digits.as_bytes()));
-        calls.range((7, 70), "ncclAllReduce", start, ValueRef::Text("é0".as_bytes()));
-        let waiting: Vec<u64> =
-            calls.waiting[&70].iter().map(|call| call.bytes).collect();
+        calls.range(
+            (7, 70),
+            "ncclAllReduce",
+            start,
+            ValueRef::Text(digits.as_bytes()),
+        );
+        calls.range(
+            (7, 70),
+            "ncclAllReduce",
+            start,
+            ValueRef::Text("é0".as_bytes()),
+        );
+        let waiting: Vec<u64> = calls.waiting[&70].iter().map(|call| call.bytes).collect();
         assert_eq!(waiting, [7], "digits are read, too");
     }
 }

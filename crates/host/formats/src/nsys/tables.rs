@@ -54,10 +54,17 @@ impl Tables {
     /// beside it.
     pub(super) fn of_file(path: &Path) -> Result<Self, FormatError> {
         let file_bytes = std::fs::metadata(path)
-            .map_err(|source| FormatError::Io { path: path.to_owned(), source })?
+            .map_err(|source| FormatError::Io {
+                path: path.to_owned(),
+                source,
+            })?
             .len();
         // Any path is a URI once all its bytes are escaped.
-        let escaped = path.as_os_str().as_bytes().iter().map(|b| format!("%{b:02x}"));
+        let escaped = path
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .map(|b| format!("%{b:02x}"));
         let uri = format!("file:{}?immutable=1", escaped.collect::<String>());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
             | OpenFlags::SQLITE_OPEN_URI
@@ -102,7 +109,12 @@ impl Tables {
         match connection {
             Ok(connection) => {
                 let (path, losses) = (path.to_owned(), RefCell::default());
-                Ok(Self { path, connection, file_bytes, losses })
+                Ok(Self {
+                    path,
+                    connection,
+                    file_bytes,
+                    losses,
+                })
             }
             Err(error) => Err(damaged(path, "the header", &error)),
         }
@@ -113,11 +125,13 @@ impl Tables {
     /// # Errors
     /// What SQLite says of the schema.
     pub(super) fn has(&self, table: &str) -> Result<bool, FormatError> {
-        self.exists(table).map_err(|error| damaged(&self.path, "sqlite_schema", &error))
+        self.exists(table)
+            .map_err(|error| damaged(&self.path, "sqlite_schema", &error))
     }
 
     fn exists(&self, table: &str) -> rusqlite::Result<bool> {
-        let query = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name = ?1";
+        let query =
+            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name = ?1";
         self.connection.prepare(query)?.exists([table])
     }
 
@@ -160,7 +174,11 @@ impl Tables {
         let columns = columns.map(|column| {
             let column = format!("\"{table}\".\"{column}\"");
             let there = self.connection.prepare(&format!("SELECT {column} {from}"));
-            if there.is_ok() { column } else { "NULL".to_owned() }
+            if there.is_ok() {
+                column
+            } else {
+                "NULL".to_owned()
+            }
         });
         let query = format!("SELECT {} {from}", columns.join(", "));
         let mut statement = self.connection.prepare(&query)?;
@@ -183,12 +201,20 @@ impl Tables {
 }
 
 fn text_length(value: &ValueRef<'_>) -> u64 {
-    value.as_bytes_or_null().ok().flatten().map_or(0, |bytes| bytes.len() as u64)
+    value
+        .as_bytes_or_null()
+        .ok()
+        .flatten()
+        .map_or(0, |bytes| bytes.len() as u64)
 }
 
 fn damaged(path: &Path, place: &str, error: &Error) -> FormatError {
     let (path, place) = (path.to_owned(), place.to_owned());
-    FormatError::Damaged { path, place, reason: reason(error) }
+    FormatError::Damaged {
+        path,
+        place,
+        reason: reason(error),
+    }
 }
 
 fn reason(error: &Error) -> String {
@@ -220,7 +246,9 @@ mod tests {
     fn losses(tables: &Tables) -> (Vec<String>, usize) {
         let rows = texts(tables).len();
         let losses = tables.losses();
-        let told = losses.iter().map(|loss| format!("{}: {}", loss.place, loss.reason));
+        let told = losses
+            .iter()
+            .map(|loss| format!("{}: {}", loss.place, loss.reason));
         (told.collect(), rows)
     }
 
@@ -228,8 +256,7 @@ mod tests {
     fn a_file_is_read_where_it_lies_whatever_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a?b#c%20.sqlite");
-        std::fs::write(&path, file("CREATE TABLE t (A); INSERT INTO t VALUES (7)"))
-            .unwrap();
+        std::fs::write(&path, file("CREATE TABLE t (A); INSERT INTO t VALUES (7)")).unwrap();
         let tables = Tables::of_file(&path).unwrap();
         assert_eq!(texts(&tables), ["[Null, Integer(7)]"]);
         assert_eq!(folder.path().read_dir().unwrap().count(), 1);
@@ -237,8 +264,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_cut_off_has_lost_its_tables() {
-        let whole =
-            file("CREATE TABLE t (a); INSERT INTO t VALUES (hex(zeroblob(9000)))");
+        let whole = file("CREATE TABLE t (a); INSERT INTO t VALUES (hex(zeroblob(9000)))");
         let tables = Tables::of_bytes(Path::new("f"), &whole[..whole.len() - 4096]);
         let lost = "t, after row 0: database disk image is malformed".to_owned();
         assert_eq!(losses(&tables.unwrap()), (vec![lost], 0));
@@ -255,8 +281,7 @@ mod tests {
 
     #[test]
     fn a_view_that_never_ends_is_no_table() {
-        let endless =
-            "WITH RECURSIVE r(a) AS (SELECT 1 UNION ALL SELECT a FROM r) SELECT a FROM r";
+        let endless = "WITH RECURSIVE r(a) AS (SELECT 1 UNION ALL SELECT a FROM r) SELECT a FROM r";
         let bytes = file(&format!("CREATE VIEW t AS {endless}"));
         let tables = Tables::of_bytes(Path::new("f"), &bytes).unwrap();
         assert_eq!(texts(&tables), Vec::<String>::new());
@@ -275,12 +300,17 @@ mod tests {
 
     #[test]
     fn more_work_than_the_file_is_worth_is_refused() {
-        let tables =
-            Tables::of_bytes(Path::new("f"), &file("CREATE TABLE t (a)")).unwrap();
+        let tables = Tables::of_bytes(Path::new("f"), &file("CREATE TABLE t (a)")).unwrap();
         let endless = "WITH RECURSIVE r(a) AS (SELECT 1 UNION ALL SELECT a FROM r) \
                        SELECT count(*) FROM r";
-        let error = tables.connection.query_one(endless, [], |_| Ok(())).unwrap_err();
+        let error = tables
+            .connection
+            .query_one(endless, [], |_| Ok(()))
+            .unwrap_err();
         let refused = damaged(Path::new("f"), "t", &error).to_string();
-        assert_eq!(refused, "f, at t: it asks for more work than a table of its size is");
+        assert_eq!(
+            refused,
+            "f, at t: it asks for more work than a table of its size is"
+        );
     }
 }

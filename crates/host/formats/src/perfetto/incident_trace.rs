@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::ops::RangeInclusive;
 
 use model::{
-    BlockPlace, CollectiveIssue, Event, Incident, IncidentKind, Input, Mark, StageId,
-    StageNames, Verdict,
+    BlockPlace, CollectiveIssue, Event, Incident, IncidentKind, Input, Mark, StageId, StageNames,
+    Verdict,
 };
 use serde_json::json;
 use steps::Segmenter;
@@ -53,18 +53,23 @@ struct ShownRank {
 impl IncidentTrace {
     /// The steps around an incident of a verdict; `None` if it has no such incident.
     pub fn of(verdict: &Verdict, id: &str) -> Option<Self> {
-        let incident = verdict.incidents.iter().find(|incident| incident.id == id)?;
+        let incident = verdict
+            .incidents
+            .iter()
+            .find(|incident| incident.id == id)?;
         let first = incident.first_step;
         let named = &incident.subject.ranks;
-        let mut ranks: BTreeSet<u32> =
-            named.iter().copied().take(MOST_RANKS / 2).collect();
+        let mut ranks: BTreeSet<u32> = named.iter().copied().take(MOST_RANKS / 2).collect();
         // Of many ranks, from all over the job; of few all that are told of.
         let (all, room) = (verdict.job.ranks as u64, MOST_RANKS - ranks.len());
         if verdict.job.ranks > MOST_RANKS {
             let spread = (0..room as u64).map(|nth| (nth * all / room as u64) as u32);
             ranks.extend(spread.filter(|rank| !named.contains(rank)));
         }
-        let ranks = ranks.into_iter().map(|rank| (rank, ShownRank::default())).collect();
+        let ranks = ranks
+            .into_iter()
+            .map(|rank| (rank, ShownRank::default()))
+            .collect();
         Some(Self {
             incident: incident.clone(),
             steps: step_number(first.saturating_sub(BEFORE))
@@ -136,19 +141,24 @@ impl IncidentTrace {
         self.last_ns = self.last_ns.max(at_ns);
         // An agent that was started anew tells again what it has told.
         if let Some(seen) = self.ranks.get_mut(&rank)
-            && seen.marks.last().is_none_or(|(last_ns, ..)| *last_ns <= at_ns)
+            && seen
+                .marks
+                .last()
+                .is_none_or(|(last_ns, ..)| *last_ns <= at_ns)
             && seen.marks.len() < MOST_MARKS
         {
             let name = mark.event.name();
-            let stage = name.and_then(|name| seen.stages.get(usize::from(name))).copied();
-            seen.marks.push((at_ns, *mark, stage.unwrap_or(StageId::OTHER)));
+            let stage = name
+                .and_then(|name| seen.stages.get(usize::from(name)))
+                .copied();
+            seen.marks
+                .push((at_ns, *mark, stage.unwrap_or(StageId::OTHER)));
         }
     }
 
     /// Whether all ranks have gone on to later steps: what comes now is not shown.
     pub fn is_whole(&self) -> bool {
-        self.ranks.len() >= self.expected
-            && self.ranks.values().all(|seen| seen.has_passed)
+        self.ranks.len() >= self.expected && self.ranks.values().all(|seen| seen.has_passed)
     }
 
     /// Writes it as Chrome trace events: a process for each rank.
@@ -173,7 +183,9 @@ impl IncidentTrace {
     }
 
     fn add(&self, rank: u32, seen: &ShownRank, spans: &mut Vec<TraceSpan>) {
-        let Some((last_ns, last, _)) = seen.marks.last() else { return };
+        let Some((last_ns, last, _)) = seen.marks.last() else {
+            return;
+        };
         let mut segmenter = Segmenter::default();
         let mut steps = Vec::new();
         let mut open: Option<(i64, BlockPlace)> = None;
@@ -204,28 +216,35 @@ impl IncidentTrace {
                 Event::BlockEnd(place) => {
                     let begun = open.take().filter(|(_, begun)| *begun == place);
                     let Some((begun_ns, _)) = begun else { continue };
-                    let BlockPlace { pass, microbatch, stage, .. } = place;
+                    let BlockPlace {
+                        pass,
+                        microbatch,
+                        stage,
+                        ..
+                    } = place;
                     let name = format!("{} of microbatch {microbatch}", pass.name());
                     let told = json!({"stage": stage});
                     let span_ns = (begun_ns, *at_ns);
-                    spans.push(TraceSpan::new(
-                        rank,
-                        SpanTrack::Blocks,
-                        name,
-                        span_ns,
-                        told,
-                    ));
+                    spans.push(TraceSpan::new(rank, SpanTrack::Blocks, name, span_ns, told));
                 }
                 _ => {}
             }
         }
         steps.extend(segmenter.finish());
         let first_step = step_number(self.incident.first_step);
-        let begun_ns = seen.marks.iter().find(|(_, mark, _)| mark.step >= first_step);
+        let begun_ns = seen
+            .marks
+            .iter()
+            .find(|(_, mark, _)| mark.step >= first_step);
         if let Some((begun_ns, ..)) = begun_ns
             && (self.is_named(rank) || self.incident.subject.ranks.is_empty())
         {
-            let Incident { text, advice, cost_s, .. } = &self.incident;
+            let Incident {
+                text,
+                advice,
+                cost_s,
+                ..
+            } = &self.incident;
             let told = json!({"advice": advice, "cost_s": cost_s});
             let span_ns = (*begun_ns, self.last_ns);
             spans.push(TraceSpan::new(
@@ -252,5 +271,7 @@ fn step_number(step: u64) -> u32 {
 
 /// A time of a host on the clock of the job.
 fn on_clock(at_ns: u64, shift_ns: i64) -> i64 {
-    i64::try_from(at_ns).unwrap_or(i64::MAX).saturating_add(shift_ns)
+    i64::try_from(at_ns)
+        .unwrap_or(i64::MAX)
+        .saturating_add(shift_ns)
 }

@@ -20,8 +20,15 @@ pub(super) enum SpanTrack {
 
 impl SpanTrack {
     /// In the order of the variants.
-    const NAMES: [&str; 7] =
-        ["steps", "stages", "blocks", "collectives", "late", "functions", "incidents"];
+    const NAMES: [&str; 7] = [
+        "steps",
+        "stages",
+        "blocks",
+        "collectives",
+        "late",
+        "functions",
+        "incidents",
+    ];
 }
 
 /// Lanes of a track: what runs at the same time lies side by side, as far as there is room.
@@ -46,7 +53,14 @@ impl TraceSpan {
         (start_ns, end_ns): (i64, i64),
         told: Value,
     ) -> Self {
-        Self { rank, track, name, start_ns, end_ns, told }
+        Self {
+            rank,
+            track,
+            name,
+            start_ns,
+            end_ns,
+            told,
+        }
     }
 }
 
@@ -67,18 +81,23 @@ pub(super) fn write_spans(
             json!({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
         })
         .collect();
-    let used: BTreeSet<(u32, usize)> =
-        spans.iter().map(|(lane, span)| (span.rank, *lane)).collect();
+    let used: BTreeSet<(u32, usize)> = spans
+        .iter()
+        .map(|(lane, span)| (span.rank, *lane))
+        .collect();
     for (rank, lane) in used {
         let name = SpanTrack::NAMES[lane / LANES];
-        names
-            .push(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": lane + 1,
-                          "args": {"name": name}}));
+        names.push(
+            json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": lane + 1,
+                          "args": {"name": name}}),
+        );
         names.push(json!({"ph": "M", "name": "thread_sort_index", "pid": rank,
                           "tid": lane + 1, "args": {"sort_index": lane}}));
     }
     let first_ns = spans.first().map_or(0, |(_, span)| span.start_ns);
-    let events = spans.into_iter().map(|(lane, span)| span.event(lane, first_ns));
+    let events = spans
+        .into_iter()
+        .map(|(lane, span)| span.event(lane, first_ns));
     write!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
     for (at, event) in names.into_iter().chain(events).enumerate() {
         let before = if at == 0 { "\n" } else { ",\n" };
@@ -90,7 +109,14 @@ pub(super) fn write_spans(
 impl TraceSpan {
     /// The event that shows it, its time counted from `first_ns`.
     fn event(self, lane: usize, first_ns: i64) -> Value {
-        let Self { rank, name, start_ns, end_ns, told, .. } = self;
+        let Self {
+            rank,
+            name,
+            start_ns,
+            end_ns,
+            told,
+            ..
+        } = self;
         let mut event = json!({"name": name, "pid": rank, "tid": lane + 1,
                                "ts": microseconds(start_ns - first_ns), "args": told});
         if end_ns > start_ns {
@@ -117,8 +143,11 @@ pub(super) fn add_steps(
     origin_ns: i64,
     spans: &mut Vec<TraceSpan>,
 ) {
-    let on_clock =
-        |at: RankNs| i64::try_from(at.0).unwrap_or(i64::MAX).saturating_add(origin_ns);
+    let on_clock = |at: RankNs| {
+        i64::try_from(at.0)
+            .unwrap_or(i64::MAX)
+            .saturating_add(origin_ns)
+    };
     for step in steps {
         let mut from = step.start;
         for segment in &step.segments {
@@ -140,7 +169,13 @@ pub(super) fn add_steps(
         }
         let name = format!("step {}", step.step);
         let span_ns = (on_clock(step.start), on_clock(from));
-        spans.push(TraceSpan::new(rank, SpanTrack::Steps, name, span_ns, json!({})));
+        spans.push(TraceSpan::new(
+            rank,
+            SpanTrack::Steps,
+            name,
+            span_ns,
+            json!({}),
+        ));
     }
 }
 

@@ -59,25 +59,27 @@ impl<E> From<ThriftError> for Stopped<E> {
 impl<'a> Contents<'a> {
     /// Reads the end of a file, which says what is in it.
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, ThriftError> {
-        let rest =
-            bytes.strip_suffix(MAGIC).ok_or("it does not end as Parquet files do")?;
+        let rest = bytes
+            .strip_suffix(MAGIC)
+            .ok_or("it does not end as Parquet files do")?;
         let (rest, length) = rest.split_last_chunk().ok_or("it is cut off")?;
         let length = u32::from_le_bytes(*length) as usize;
         let begin = rest.len().checked_sub(length).ok_or("it is cut off")?;
-        let mut contents = Self { bytes, ..Self::default() };
+        let mut contents = Self {
+            bytes,
+            ..Self::default()
+        };
         let mut elements = Vec::new();
-        Cursor::new(&rest[begin..]).fields(|cursor, number, kind| {
-            match (number, kind) {
-                (2, LIST) => {
-                    elements = cursor.elements(STRUCT, element)?;
-                    Ok(true)
-                }
-                (4, LIST) => {
-                    contents.groups = cursor.elements(STRUCT, group)?;
-                    Ok(true)
-                }
-                _ => Ok(false),
+        Cursor::new(&rest[begin..]).fields(|cursor, number, kind| match (number, kind) {
+            (2, LIST) => {
+                elements = cursor.elements(STRUCT, element)?;
+                Ok(true)
             }
+            (4, LIST) => {
+                contents.groups = cursor.elements(STRUCT, group)?;
+                Ok(true)
+            }
+            _ => Ok(false),
         })?;
         // The schema is a tree, written parent before children. Only leaves beside the root are
         // columns here; `inside` counts what is still to come of a nested one.
@@ -121,10 +123,14 @@ impl<'a> Contents<'a> {
         let (Some((_, optional)), Some(chunk)) = (column, chunk) else {
             return Err(Stopped::Missing);
         };
-        let begin = chunk.dictionary_at.unwrap_or(chunk.data_at).min(chunk.data_at);
+        let begin = chunk
+            .dictionary_at
+            .unwrap_or(chunk.data_at)
+            .min(chunk.data_at);
         let mut cursor = Cursor::new(self.bytes.get(begin..).ok_or("it is cut off")?);
-        let mut next =
-            (chunk.values > 0).then(|| page(&mut cursor, chunk.codec)).transpose()?;
+        let mut next = (chunk.values > 0)
+            .then(|| page(&mut cursor, chunk.codec))
+            .transpose()?;
         let first = next.take_if(|page| page.is_dictionary);
         let mut dictionary = Vec::new();
         if let Some(page) = &first {
@@ -151,7 +157,11 @@ impl<'a> Contents<'a> {
                 let levels = cursor.take(length as usize)?;
                 bytes = cursor.rest();
                 hybrid(levels, 1, page.values, &mut |level| {
-                    if level == 1 { Ok(()) } else { Err("it has empty cells".into()) }
+                    if level == 1 {
+                        Ok(())
+                    } else {
+                        Err("it has empty cells".into())
+                    }
                 })
                 .map_err(|stopped: Stopped<E>| stopped)?;
             }
@@ -220,10 +230,7 @@ fn chunk<'a>(cursor: &mut Cursor<'a>) -> Result<Chunk<'a>, ThriftError> {
     Ok(chunk)
 }
 
-fn metadata<'a>(
-    cursor: &mut Cursor<'a>,
-    chunk: &mut Chunk<'a>,
-) -> Result<(), ThriftError> {
+fn metadata<'a>(cursor: &mut Cursor<'a>, chunk: &mut Chunk<'a>) -> Result<(), ThriftError> {
     cursor.fields(|cursor, number, kind| {
         match (number, kind) {
             (1, 4..=INTEGER) => chunk.physical = cursor.integer()?,
@@ -266,18 +273,19 @@ fn page<'a>(cursor: &mut Cursor<'a>, codec: i64) -> Result<DataPage<'a>, ThriftE
     match kind_of_page {
         0 | 2 => {
             let bytes = unpack(cursor.take(packed)?, unpacked, codec)?;
-            Ok(DataPage { is_dictionary: kind_of_page == 2, values, encoding, bytes })
+            Ok(DataPage {
+                is_dictionary: kind_of_page == 2,
+                values,
+                encoding,
+                bytes,
+            })
         }
         3 => Err("its data pages are of version 2; write version 1"),
         _ => Err("a page is of no known kind"),
     }
 }
 
-fn unpack(
-    packed: &[u8],
-    length: usize,
-    codec: i64,
-) -> Result<Cow<'_, [u8]>, ThriftError> {
+fn unpack(packed: &[u8], length: usize, codec: i64) -> Result<Cow<'_, [u8]>, ThriftError> {
     let unpacked = match codec {
         0 => return Ok(Cow::Borrowed(packed)),
         1 => {
@@ -286,7 +294,9 @@ fn unpack(
             if said > packed.len().saturating_mul(MAX_RATIO) {
                 return Err("a page says it is larger than it can be");
             }
-            snap::raw::Decoder::new().decompress_vec(packed).map_err(|_bad| BAD_PAGE)?
+            snap::raw::Decoder::new()
+                .decompress_vec(packed)
+                .map_err(|_bad| BAD_PAGE)?
         }
         2 => read(flate2::read::MultiGzDecoder::new(packed), length)?,
         6 => read(
@@ -303,13 +313,19 @@ const BAD_PAGE: ThriftError = "a page cannot be unpacked";
 fn read(unpacked: impl Read, length: usize) -> Result<Vec<u8>, ThriftError> {
     let mut bytes = Vec::new();
     // No further than the page says it is, so that a few bytes cannot unpack to many.
-    unpacked.take(length as u64).read_to_end(&mut bytes).map_err(|_bad| BAD_PAGE)?;
+    unpacked
+        .take(length as u64)
+        .read_to_end(&mut bytes)
+        .map_err(|_bad| BAD_PAGE)?;
     Ok(bytes)
 }
 
 /// Up to eight bytes, the lowest first.
 fn little(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 /// Values one after the other.
@@ -361,7 +377,10 @@ fn hybrid<E>(
         let groups = head >> 1;
         let wanted = groups.saturating_mul(8).min(left);
         let length = wanted.saturating_mul(u64::from(width)).div_ceil(8);
-        let packed = cursor.rest().get(..length as usize).ok_or("a page is cut off")?;
+        let packed = cursor
+            .rest()
+            .get(..length as usize)
+            .ok_or("a page is cut off")?;
         let mut at = packed.iter();
         let (mut buffer, mut bits) = (0u64, 0);
         for _ in 0..wanted {

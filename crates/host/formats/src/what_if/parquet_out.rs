@@ -45,15 +45,18 @@ impl FlatValues<'_> {
     /// Some of them, one after the other.
     fn plain(&self, from: usize, until: usize) -> Vec<u8> {
         match self {
-            Self::Int32(values) => {
-                values[from..until].iter().flat_map(|value| value.to_le_bytes()).collect()
-            }
-            Self::Int64(values) => {
-                values[from..until].iter().flat_map(|value| value.to_le_bytes()).collect()
-            }
-            Self::Float(values) => {
-                values[from..until].iter().flat_map(|value| value.to_le_bytes()).collect()
-            }
+            Self::Int32(values) => values[from..until]
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
+            Self::Int64(values) => values[from..until]
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
+            Self::Float(values) => values[from..until]
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
             Self::Text(values) => {
                 let mut bytes = Vec::new();
                 for text in &values[from..until] {

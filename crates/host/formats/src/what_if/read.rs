@@ -28,24 +28,48 @@ impl fmt::Display for Value<'_> {
 }
 
 /// A column: its name, what stands in it, and how that is put into a row.
-type RowColumn = (&'static str, &'static str, fn(&mut Row, Value<'_>) -> Option<()>);
+type RowColumn = (
+    &'static str,
+    &'static str,
+    fn(&mut Row, Value<'_>) -> Option<()>,
+);
 
 const NUMBER: &str = "a whole number from 0";
 const MAYBE: &str = "a whole number from -1";
 const SECONDS: &str = "seconds as a float";
 
 const COLUMNS: [RowColumn; 11] = [
-    ("dp_rank", NUMBER, |row, value| set(&mut row.dp_rank, number(value))),
-    ("stage", NUMBER, |row, value| set(&mut row.stage, number(value))),
-    ("rank", NUMBER, |row, value| set(&mut row.rank, number(value))),
-    ("step", NUMBER, |row, value| set(&mut row.step, number(value))),
-    ("optype", "the name of an operation", |row, value| set(&mut row.kind, kind(value))),
-    ("start_ts", SECONDS, |row, value| set(&mut row.start_s, seconds(value))),
-    ("duration", SECONDS, |row, value| set(&mut row.duration_s, seconds(value))),
-    ("seq_id", NUMBER, |row, value| set(&mut row.number, number(value))),
+    ("dp_rank", NUMBER, |row, value| {
+        set(&mut row.dp_rank, number(value))
+    }),
+    ("stage", NUMBER, |row, value| {
+        set(&mut row.stage, number(value))
+    }),
+    ("rank", NUMBER, |row, value| {
+        set(&mut row.rank, number(value))
+    }),
+    ("step", NUMBER, |row, value| {
+        set(&mut row.step, number(value))
+    }),
+    ("optype", "the name of an operation", |row, value| {
+        set(&mut row.kind, kind(value))
+    }),
+    ("start_ts", SECONDS, |row, value| {
+        set(&mut row.start_s, seconds(value))
+    }),
+    ("duration", SECONDS, |row, value| {
+        set(&mut row.duration_s, seconds(value))
+    }),
+    ("seq_id", NUMBER, |row, value| {
+        set(&mut row.number, number(value))
+    }),
     ("mc", MAYBE, |row, value| set(&mut row.chunk, maybe(value))),
-    ("mb_id", MAYBE, |row, value| set(&mut row.microbatch, maybe(value))),
-    ("gmc", MAYBE, |row, value| set(&mut row.global_chunk, maybe(value))),
+    ("mb_id", MAYBE, |row, value| {
+        set(&mut row.microbatch, maybe(value))
+    }),
+    ("gmc", MAYBE, |row, value| {
+        set(&mut row.global_chunk, maybe(value))
+    }),
 ];
 
 fn set<T>(slot: &mut T, value: Option<T>) -> Option<()> {
@@ -54,7 +78,9 @@ fn set<T>(slot: &mut T, value: Option<T>) -> Option<()> {
 }
 
 fn number<T: TryFrom<i64>>(value: Value<'_>) -> Option<T> {
-    let Value::Whole(value) = value else { return None };
+    let Value::Whole(value) = value else {
+        return None;
+    };
     T::try_from(value).ok()
 }
 
@@ -63,19 +89,26 @@ fn maybe(value: Value<'_>) -> Option<i32> {
 }
 
 fn seconds(value: Value<'_>) -> Option<f64> {
-    let Value::Float(value) = value else { return None };
+    let Value::Float(value) = value else {
+        return None;
+    };
     Some(value)
 }
 
 fn kind(value: Value<'_>) -> Option<OpKind> {
-    let Value::Text(name) = value else { return None };
+    let Value::Text(name) = value else {
+        return None;
+    };
     OpKind::from_name(name)
 }
 
 /// Adds two times in their own precision. Transfers are differences of such sums, and the
 /// published numbers were computed from sums in f32.
 fn sum(left: f64, right: f64) -> f64 {
-    if [left, right].iter().all(|value| f64::from(*value as f32) == *value) {
+    if [left, right]
+        .iter()
+        .all(|value| f64::from(*value as f32) == *value)
+    {
         f64::from(left as f32 + right as f32)
     } else {
         left + right
@@ -87,11 +120,7 @@ fn sum(left: f64, right: f64) -> f64 {
 /// # Errors
 /// [`FormatError::Content`] with the column and row that are wrong,
 /// [`FormatError::TooLarge`].
-pub fn read_rows(
-    path: &Path,
-    bytes: &[u8],
-    limits: Limits,
-) -> Result<Vec<Row>, FormatError> {
+pub fn read_rows(path: &Path, bytes: &[u8], limits: Limits) -> Result<Vec<Row>, FormatError> {
     RowReader { path, limits }.rows(bytes)
 }
 
@@ -120,9 +149,11 @@ pub fn read_what_if(
 /// [`FormatError::Content`] with the line that is wrong.
 pub fn read_layout(path: &Path, text: &str) -> Result<Layout, FormatError> {
     yaml_serde::from_str(text).map_err(|error| {
-        let place = error.location().map_or("its beginning".to_owned(), |place| {
-            format!("line {}, column {}", place.line(), place.column())
-        });
+        let place = error
+            .location()
+            .map_or("its beginning".to_owned(), |place| {
+                format!("line {}, column {}", place.line(), place.column())
+            });
         FormatError::content(path, place, error.to_string())
     })
 }
@@ -132,9 +163,12 @@ pub fn read_layout(path: &Path, text: &str) -> Result<Layout, FormatError> {
 pub(crate) fn layout_beside(path: &Path) -> Result<PathBuf, FormatError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.split(".parquet").next().unwrap_or_default();
-    let stems = [stem.to_owned(), stem.replacen("trace", "meta", 1), "meta".to_owned()];
-    let mut names: Vec<String> =
-        stems.iter().map(|stem| format!("{stem}.yaml")).collect();
+    let stems = [
+        stem.to_owned(),
+        stem.replacen("trace", "meta", 1),
+        "meta".to_owned(),
+    ];
+    let mut names: Vec<String> = stems.iter().map(|stem| format!("{stem}.yaml")).collect();
     names.dedup();
     names
         .iter()
@@ -153,14 +187,17 @@ struct RowReader<'a> {
 
 impl RowReader<'_> {
     fn damaged(&self, place: impl Into<String>, reason: &str) -> FormatError {
-        let (path, place, reason) =
-            (self.path.to_owned(), place.into(), reason.to_owned());
-        FormatError::Damaged { path, place, reason }
+        let (path, place, reason) = (self.path.to_owned(), place.into(), reason.to_owned());
+        FormatError::Damaged {
+            path,
+            place,
+            reason,
+        }
     }
 
     fn rows(&self, bytes: &[u8]) -> Result<Vec<Row>, FormatError> {
-        let file = Contents::new(bytes)
-            .map_err(|refused| self.damaged("the end of the file", refused))?;
+        let file =
+            Contents::new(bytes).map_err(|refused| self.damaged("the end of the file", refused))?;
         let mut rows = Vec::new();
         for group in 0..file.groups() {
             let first = rows.len();
@@ -195,8 +232,10 @@ impl RowReader<'_> {
     }
 
     fn begin_row(&self, rows: &mut Vec<Row>) -> Result<(), FormatError> {
-        let limit_bytes =
-            self.limits.unpacked_bytes.min(MAX_ROWS * size_of::<Row>() as u64);
+        let limit_bytes = self
+            .limits
+            .unpacked_bytes
+            .min(MAX_ROWS * size_of::<Row>() as u64);
         if (rows.len() as u64 + 1) * size_of::<Row>() as u64 > limit_bytes {
             return Err(FormatError::TooLarge {
                 path: self.path.to_owned(),

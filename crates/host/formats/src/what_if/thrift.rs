@@ -116,7 +116,9 @@ impl<'a> Cursor<'a> {
     }
 
     fn skip(&mut self, kind: u8, depth: u32) -> Result<(), ThriftError> {
-        let depth = depth.checked_sub(1).ok_or("structures are nested too deep")?;
+        let depth = depth
+            .checked_sub(1)
+            .ok_or("structures are nested too deep")?;
         match kind {
             TRUE | FALSE => Ok(()),
             BYTE => self.take(1).map(drop),
@@ -151,6 +153,10 @@ impl<'a> Cursor<'a> {
 
     /// Truth values are a byte in lists and in the type of fields.
     fn skip_element(&mut self, kind: u8, depth: u32) -> Result<(), ThriftError> {
-        if kind <= FALSE { self.take(1).map(drop) } else { self.skip(kind, depth) }
+        if kind <= FALSE {
+            self.take(1).map(drop)
+        } else {
+            self.skip(kind, depth)
+        }
     }
 }

@@ -69,7 +69,9 @@ impl PipelineSteps {
         // The step and the pipeline of a rank's last block: an optimizer ends them.
         let mut last: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
         for input in journal.inputs() {
-            let Input::Mark { rank, mark } = input else { continue };
+            let Input::Mark { rank, mark } = input else {
+                continue;
+            };
             match mark.event {
                 Event::BlockBegin(place) => {
                     open.insert(*rank, (*mark, place));
@@ -85,8 +87,7 @@ impl PipelineSteps {
                     let ranks = found.steps.entry(last.0).or_default().entry(last.1);
                     let work = ranks.or_default().entry(*rank).or_default();
                     // Several optimizers in a row are one.
-                    let (_, end_ns) =
-                        work.optimizer_ns.get_or_insert((mark.at.0, mark.at.0));
+                    let (_, end_ns) = work.optimizer_ns.get_or_insert((mark.at.0, mark.at.0));
                     *end_ns = mark.at.0;
                 }
                 _ => {}
@@ -95,14 +96,14 @@ impl PipelineSteps {
         (found.stages > 1).then_some(found)
     }
 
-    fn add(
-        &mut self,
-        rank: u32,
-        begun: &Mark,
-        place: &BlockPlace,
-        end_ns: u64,
-    ) -> Option<()> {
-        let BlockPlace { pass, stage, microbatch, stages, first_rank } = *place;
+    fn add(&mut self, rank: u32, begun: &Mark, place: &BlockPlace, end_ns: u64) -> Option<()> {
+        let BlockPlace {
+            pass,
+            stage,
+            microbatch,
+            stages,
+            first_rank,
+        } = *place;
         let backward = match pass {
             Pass::Forward => false,
             Pass::Backward => true,
@@ -110,8 +111,12 @@ impl PipelineSteps {
         };
         self.stages = stages;
         let begin_ns = begun.at.0;
-        let pipeline =
-            self.steps.entry(begun.step).or_default().entry(first_rank).or_default();
+        let pipeline = self
+            .steps
+            .entry(begun.step)
+            .or_default()
+            .entry(first_rank)
+            .or_default();
         pipeline.entry(rank).or_default().blocks.push(EndedBlock {
             backward,
             microbatch,
@@ -171,8 +176,14 @@ impl PipelineSteps {
             let first = rows.len();
             for (dp_rank, ranks) in (0..).zip(pipelines.values()) {
                 let number = u64::from(*step);
-                let mut step =
-                    PipelineRows { number, begin_ns, dp_rank, dp, pp, rows: &mut rows };
+                let mut step = PipelineRows {
+                    number,
+                    begin_ns,
+                    dp_rank,
+                    dp,
+                    pp,
+                    rows: &mut rows,
+                };
                 step.pipeline(ranks, self.stages);
             }
             number(&mut rows[first..]);
@@ -260,13 +271,7 @@ impl PipelineRows<'_> {
         self.add(OpKind::Optimizer, place, -1, (begin_ns, done_ns));
     }
 
-    fn add(
-        &mut self,
-        kind: OpKind,
-        stage: u32,
-        microbatch: i32,
-        (start_ns, end_ns): (u64, u64),
-    ) {
+    fn add(&mut self, kind: OpKind, stage: u32, microbatch: i32, (start_ns, end_ns): (u64, u64)) {
         let (is_pass, pp) = (microbatch >= 0, self.pp);
         self.rows.push(Row {
             dp_rank: self.dp_rank,
@@ -278,7 +283,11 @@ impl PipelineRows<'_> {
             duration_s: seconds_between(start_ns, end_ns),
             end_s: seconds_between(self.begin_ns, end_ns),
             number: 0,
-            chunk: if is_pass { (stage / pp).cast_signed() } else { -1 },
+            chunk: if is_pass {
+                (stage / pp).cast_signed()
+            } else {
+                -1
+            },
             microbatch,
             global_chunk: if is_pass { stage.cast_signed() } else { -1 },
         });
@@ -293,7 +302,9 @@ fn seconds_between(from_ns: u64, until_ns: u64) -> f64 {
 fn number(rows: &mut [Row]) {
     rows.sort_by(|a, b| {
         let order = (a.rank, a.kind).cmp(&(b.rank, b.kind));
-        order.then(a.start_s.total_cmp(&b.start_s)).then(a.end_s.total_cmp(&b.end_s))
+        order
+            .then(a.start_s.total_cmp(&b.start_s))
+            .then(a.end_s.total_cmp(&b.end_s))
     });
     for alike in rows.chunk_by_mut(|a, b| (a.rank, a.kind) == (b.rank, b.kind)) {
         for (row, number) in alike.iter_mut().zip(0..) {
@@ -303,12 +314,18 @@ fn number(rows: &mut [Row]) {
 }
 
 fn int32<'a>(name: &'static str, rows: &[Row], value: fn(&Row) -> i32) -> FlatColumn<'a> {
-    FlatColumn { name, values: FlatValues::Int32(rows.iter().map(value).collect()) }
+    FlatColumn {
+        name,
+        values: FlatValues::Int32(rows.iter().map(value).collect()),
+    }
 }
 
 fn float<'a>(name: &'static str, rows: &[Row], value: fn(&Row) -> f64) -> FlatColumn<'a> {
     let values = rows.iter().map(|row| value(row) as f32).collect();
-    FlatColumn { name, values: FlatValues::Float(values) }
+    FlatColumn {
+        name,
+        values: FlatValues::Float(values),
+    }
 }
 
 /// Writes rows as Parquet, and the layout beside them as YAML.
@@ -324,9 +341,7 @@ pub fn write_what_if(rows: &[Row], layout: &Layout, path: &Path) -> io::Result<(
         int32("rank", rows, |row| row.rank.cast_signed()),
         FlatColumn {
             name: "step",
-            values: FlatValues::Int64(
-                rows.iter().map(|row| row.step.cast_signed()).collect(),
-            ),
+            values: FlatValues::Int64(rows.iter().map(|row| row.step.cast_signed()).collect()),
         },
         FlatColumn {
             name: "optype",

@@ -42,10 +42,18 @@ pub fn write_work_requests(journal: &Journal, folder: &Path) -> io::Result<u64> 
                 logs.entry(*rank).or_default().host.clone_from(host);
             }
             Input::Communicator { rank, communicator } => {
-                let Communicator { hash, rank: own, .. } = communicator;
+                let Communicator {
+                    hash, rank: own, ..
+                } = communicator;
                 logs.entry(*rank).or_default().own.insert(*hash, *own);
             }
-            Input::InFlightSnapshot { rank, at, in_progress, ended, .. } => {
+            Input::InFlightSnapshot {
+                rank,
+                at,
+                in_progress,
+                ended,
+                ..
+            } => {
                 logs.entry(*rank).or_default().look(*at, ended, in_progress);
             }
             Input::Restart { .. } => logs.clear(),
@@ -72,15 +80,25 @@ impl RankRequestLog {
             .flat_map(|of| of.flows.iter().map(move |flow| (of, flow)))
             .filter(|(_, flow)| flow.direction == Direction::Send)
             .collect();
-        let in_flight: u64 =
-            sent.iter().map(|(_, flow)| Counted::of_flow(flow, at).in_flight()).sum();
+        let in_flight: u64 = sent
+            .iter()
+            .map(|(_, flow)| Counted::of_flow(flow, at).in_flight())
+            .sum();
         for (of, flow) in sent {
-            let Operation { communicator, op, sequence, .. } = of;
+            let Operation {
+                communicator,
+                op,
+                sequence,
+                ..
+            } = of;
             let known = (*communicator, *op, *sequence, flow.channel, flow.peer);
             let mut connection = looked.remove(&known).unwrap_or_else(|| {
                 // From where it began: a flow is a connection of its own.
                 let mut connection = Connection::default();
-                connection.read(Counted { at: flow.begun_at, ..Counted::default() });
+                connection.read(Counted {
+                    at: flow.begun_at,
+                    ..Counted::default()
+                });
                 connection
             });
             connection.read(Counted::of_flow(flow, at));
@@ -89,8 +107,7 @@ impl RankRequestLog {
                 let (to, func, times) = (flow.peer, op.0, sequence.saturating_add(1));
                 let units = (bytes_per_s / UNIT_BYTES_PER_S) as u64;
                 let to_come = u64::from(flow.total.saturating_sub(flow.done));
-                let left = flow.bytes.saturating_mul(to_come)
-                    / u64::from(flow.transmitted.max(1));
+                let left = flow.bytes.saturating_mul(to_come) / u64::from(flow.transmitted.max(1));
                 let (seconds, ns) = (at.0 / 1_000_000_000, at.0);
                 let row = writeln!(
                     self.text,
@@ -122,10 +139,25 @@ mod tests {
         let mut write = |input: Input| writer.write(&input).unwrap();
         let (host, role) = ("../node3".to_owned(), None);
         let (first_local, locals, world_size) = (4, 4, 8);
-        write(Input::Rank { rank: 6, host, role, first_local, locals, world_size });
+        write(Input::Rank {
+            rank: 6,
+            host,
+            role,
+            first_local,
+            locals,
+            world_size,
+        });
         let (hash, name) = (u64::MAX - 7, "dp".to_owned());
-        let communicator = Communicator { hash, name, rank: 2, size: 4 };
-        write(Input::Communicator { rank: 6, communicator });
+        let communicator = Communicator {
+            hash,
+            name,
+            rank: 2,
+            size: 4,
+        };
+        write(Input::Communicator {
+            rank: 6,
+            communicator,
+        });
         // A transfer of a megabyte each millisecond, and none after the 120th.
         for look in 0..30_u64 {
             let done = (look * 10).min(120) as u32;
@@ -172,8 +204,14 @@ mod tests {
         };
         assert_eq!((ends.communicator, ends.from, ends.to), (hash, 2, 3));
         assert_eq!(ends.port, "node3_nccl6_Port0");
-        assert!(returned.iter().all(|it| (it.operation, it.in_flight) == (42, 8)));
-        let [first, .., last] = &returned[..] else { panic!() };
+        assert!(
+            returned
+                .iter()
+                .all(|it| (it.operation, it.in_flight) == (42, 8))
+        );
+        let [first, .., last] = &returned[..] else {
+            panic!()
+        };
         assert_eq!((first.at_ns, last.at_ns), (1050 * MS, 1290 * MS));
         assert!((first.bytes_per_s - 1e9).abs() <= first.rounded_bytes_per_s);
     }

@@ -4,8 +4,8 @@ use std::io::Cursor;
 use std::path::PathBuf;
 
 use laggard_formats::{
-    Limits, Recording, StoredBatch, StoredEntry, StoredError, StoredJob, input_line,
-    load, pack_batch, unpack_batch,
+    Limits, Recording, StoredBatch, StoredEntry, StoredError, StoredJob, input_line, load,
+    pack_batch, unpack_batch,
 };
 use model::{Batch, Input, RankNs, Source, Verdict};
 use proptest::prelude::*;
@@ -21,9 +21,21 @@ fn inputs(job: &str) -> Vec<Input> {
 }
 
 fn batch(host: &str, sequence: u64, inputs: Vec<Input>, last: bool) -> Batch {
-    let watermark = inputs.iter().filter_map(Input::at).max().unwrap_or_default();
+    let watermark = inputs
+        .iter()
+        .filter_map(Input::at)
+        .max()
+        .unwrap_or_default();
     let (host, session) = (host.to_owned(), "e".to_owned());
-    Batch { host, session, sequence, shift_ns: 0, watermark, last, inputs }
+    Batch {
+        host,
+        session,
+        sequence,
+        shift_ns: 0,
+        watermark,
+        last,
+        inputs,
+    }
 }
 
 fn verdict(mut merger: HostMerger) -> Verdict {
@@ -41,8 +53,7 @@ fn alone(inputs: Vec<Input>) -> Verdict {
 #[test]
 fn one_host_is_heard_as_its_recording_is_read() {
     for job in ["data", "none", "two"] {
-        let jobs =
-            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
+        let jobs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
         let path = jobs.join(format!("{job}.jsonl.zst"));
         let mut replayed = load(&path, Limits::default())
             .unwrap()
@@ -135,15 +146,21 @@ fn a_batch_is_read_as_it_was_packed_and_damage_is_refused() {
         );
     }
     let refusal = |lines: &[u8]| {
-        unpack_batch(&pack_batch(&head, lines).unwrap()).unwrap_err().to_string()
+        unpack_batch(&pack_batch(&head, lines).unwrap())
+            .unwrap_err()
+            .to_string()
     };
-    assert!(
-        refusal(b"{\"is\":\"?\"}\n").starts_with("line 2 of the batch: unknown variant")
-    );
+    assert!(refusal(b"{\"is\":\"?\"}\n").starts_with("line 2 of the batch: unknown variant"));
     let high = b"{\"is\":\"lost\",\"rank\":131072,\"records\":1}\n";
-    assert_eq!(refusal(high), "line 2 of the batch: ranks are numbered below 131072");
+    assert_eq!(
+        refusal(high),
+        "line 2 of the batch: ranks are numbered below 131072"
+    );
     let large = b"[0,1,0,1,1,0]\n".repeat(1_300_000);
-    assert_eq!(refusal(&large), "the batch is larger than 16777216 bytes unpacked");
+    assert_eq!(
+        refusal(&large),
+        "the batch is larger than 16777216 bytes unpacked"
+    );
 }
 
 #[test]

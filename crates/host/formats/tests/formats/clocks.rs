@@ -21,7 +21,12 @@ fn incidents(name: &str, shift_ns: i64) -> Vec<Incident> {
     for input in journal.inputs() {
         let mut input = input.clone();
         match &mut input {
-            Input::Rank { rank: FAR, host, first_local, .. } => {
+            Input::Rank {
+                rank: FAR,
+                host,
+                first_local,
+                ..
+            } => {
                 "far".clone_into(host);
                 *first_local = FAR;
             }
@@ -38,7 +43,14 @@ fn incidents(name: &str, shift_ns: i64) -> Vec<Incident> {
 
 #[test]
 fn a_clock_that_is_an_hour_off_changes_no_verdict() {
-    for name in ["data", "callback", "backward_fsdp2", "periodic", "rotating", "two"] {
+    for name in [
+        "data",
+        "callback",
+        "backward_fsdp2",
+        "periodic",
+        "rotating",
+        "two",
+    ] {
         let told = incidents(name, 0);
         assert!(!told.is_empty(), "{name}");
         for shift_ns in [HOUR_NS, -HOUR_NS] {

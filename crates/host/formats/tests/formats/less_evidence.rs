@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use laggard_formats::{
-    FormatError, Limits, Recording, Snapshot, SnapshotPart, load, load_bytes,
-};
+use laggard_formats::{FormatError, Limits, Recording, Snapshot, SnapshotPart, load, load_bytes};
 use model::{Severity, Verdict};
 use verdict::Settings;
 
@@ -34,8 +32,8 @@ const HALVES: usize = 40;
 
 #[expect(clippy::print_stdout, reason = "what is skipped is listed")]
 fn dumps() -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../../shared/data/flight_recorder");
+    let folder =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/flight_recorder");
     if !folder.is_dir() {
         println!("skipped: no dumps at {}", folder.display());
     }
@@ -52,31 +50,43 @@ struct File {
 
 fn files(folder: &Path) -> Vec<File> {
     let entries = fs::read_dir(folder).expect("a folder");
-    let mut paths: Vec<PathBuf> =
-        entries.map(|entry| entry.expect("a file").path()).collect();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
     paths.retain(|path| path.extension().is_none_or(|it| it != "txt"));
     paths.sort();
     paths
         .into_iter()
         .map(|path| {
-            let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let stem = path
+                .file_stem()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
             let rank = stem.rsplit('_').next().and_then(|rank| rank.parse().ok());
-            let Recording::Part(part) = load(&path, Limits::default()).expect("it loads")
-            else {
+            let Recording::Part(part) = load(&path, Limits::default()).expect("it loads") else {
                 panic!("{} is no dump", path.display())
             };
-            File { rank: rank.expect("a rank"), path, part }
+            File {
+                rank: rank.expect("a rank"),
+                path,
+                part,
+            }
         })
         .collect()
 }
 
 fn verdict<'a>(files: impl IntoIterator<Item = &'a File>) -> Verdict {
     let parts = files.into_iter().map(|file| file.part.clone()).collect();
-    Snapshot::new(parts).replay("job", Settings::default()).verdict()
+    Snapshot::new(parts)
+        .replay("job", Settings::default())
+        .verdict()
 }
 
 fn accused(verdict: &Verdict) -> BTreeSet<u32> {
-    verdict.incidents.iter().flat_map(|it| it.subject.ranks.iter().copied()).collect()
+    verdict
+        .incidents
+        .iter()
+        .flat_map(|it| it.subject.ranks.iter().copied())
+        .collect()
 }
 
 /// What came of the subsets of a case.
@@ -93,11 +103,18 @@ impl Tally {
         let accused = accused(verdict);
         if accused.iter().any(|rank| !truth.contains(rank)) {
             let texts = verdict.incidents.iter().map(|it| it.text.as_str());
-            self.wrong.push(format!("{what}: {}", texts.collect::<Vec<_>>().join(" | ")));
+            self.wrong
+                .push(format!("{what}: {}", texts.collect::<Vec<_>>().join(" | ")));
         } else if !accused.is_empty() {
             self.right += 1;
-        } else if verdict.incidents.iter().any(|it| it.severity > Severity::Info)
-            || verdict.notes.iter().any(|note| note.starts_with("there is no dump of"))
+        } else if verdict
+            .incidents
+            .iter()
+            .any(|it| it.severity > Severity::Info)
+            || verdict
+                .notes
+                .iter()
+                .any(|note| note.starts_with("there is no dump of"))
         {
             self.open += 1;
         } else {
@@ -124,8 +141,10 @@ fn subsets(files: &[File]) -> Vec<(String, Vec<File>)> {
         let is_there = |file: &&File| bits >> file.rank & 1 == 1;
         for (kind, is_kind) in kinds {
             let there = files.iter().filter(is_there).filter(|file| is_kind(file));
-            subsets
-                .push((format!("{kind} of ranks {bits:04b}"), there.cloned().collect()));
+            subsets.push((
+                format!("{kind} of ranks {bits:04b}"),
+                there.cloned().collect(),
+            ));
         }
     }
     for lost in 0..files.len() {
@@ -137,7 +156,9 @@ fn subsets(files: &[File]) -> Vec<(String, Vec<File>)> {
     for half in 0..HALVES {
         let is_there = |_: &&File| {
             // Knuth's MMIX generator: the same halves each time.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             state >> 63 == 1
         };
         subsets.push((
@@ -156,7 +177,11 @@ fn fewer_dumps_accuse_no_innocent() {
     for (case, truth) in CASES {
         let files = files(&dumps.join(case));
         let found = accused(&verdict(&files));
-        assert_eq!(found, truth.iter().copied().collect(), "{case} with all dumps");
+        assert_eq!(
+            found,
+            truth.iter().copied().collect(),
+            "{case} with all dumps"
+        );
         let mut tally = Tally::default();
         for (what, files) in subsets(&files) {
             tally.add(truth, &format!("{case}, {what}"), &verdict(&files));
@@ -197,13 +222,18 @@ fn dumps_that_were_cut_are_refused_and_the_rest_accuses_no_innocent() {
                 let name = cut.path.to_string_lossy();
                 let cut_at = bytes.len() * share / 100;
                 let loaded = load_bytes(&name, &bytes[..cut_at], Limits::default());
-                let error = loaded.err().unwrap_or_else(|| panic!("{name} at {share} %"));
+                let error = loaded
+                    .err()
+                    .unwrap_or_else(|| panic!("{name} at {share} %"));
                 assert!(!matches!(error, FormatError::Io { .. }), "{error}");
             }
             // What a folder with such a file is analysed as: the file is left out.
             let others = files.iter().filter(|file| file.path != cut.path);
             let found = accused(&verdict(others));
-            assert!(found.iter().all(|rank| truth.contains(rank)), "{case}: {found:?}");
+            assert!(
+                found.iter().all(|rank| truth.contains(rank)),
+                "{case}: {found:?}"
+            );
         }
     }
 }
@@ -217,7 +247,11 @@ fn renamed(file: &File, rank: u32) -> File {
     let Ok(Recording::Part(part)) = load_bytes(&name, &bytes, Limits::default()) else {
         panic!("{name}")
     };
-    File { rank, path: PathBuf::from(name), part }
+    File {
+        rank,
+        path: PathBuf::from(name),
+        part,
+    }
 }
 
 #[test]
@@ -259,9 +293,12 @@ fn earlier(file: &File, by: usize) -> File {
     entries.truncate(entries.len().saturating_sub(by));
     let entries = entries.clone();
     for (group, status) in dump["pg_status"].as_object_mut().expect("groups") {
-        let of_group =
-            entries.iter().filter(|it| it["process_group"][0] == group.as_str());
-        let last = of_group.filter_map(|it| it["collective_seq_id"].as_u64()).max();
+        let of_group = entries
+            .iter()
+            .filter(|it| it["process_group"][0] == group.as_str());
+        let last = of_group
+            .filter_map(|it| it["collective_seq_id"].as_u64())
+            .max();
         let last = last.unwrap_or(0).to_string();
         status["last_enqueued_collective"] = last.clone().into();
         if status["last_completed_collective"] != "-1" {
@@ -273,7 +310,10 @@ fn earlier(file: &File, by: usize) -> File {
     let Ok(Recording::Part(part)) = load_bytes(&name, &bytes, Limits::default()) else {
         panic!("{name}")
     };
-    File { part, ..file.clone() }
+    File {
+        part,
+        ..file.clone()
+    }
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, Snapshot, load};
 use model::{
-    CollectiveIssue, CollectiveOp, Event, Incident, Input, Mark, Pass, PipelineBlock,
-    RankNs, Source, Verdict,
+    CollectiveIssue, CollectiveOp, Event, Incident, Input, Mark, Pass, PipelineBlock, RankNs,
+    Source, Verdict,
 };
 use sim::{CalledJob, Delay, Spot};
 use verdict::{Job, Settings};
@@ -32,7 +32,17 @@ fn line(text: &str) -> Line<'_> {
     let (time, _) = after.split_once(']').unwrap();
     let (seconds, ns) = time.split_once('.').unwrap();
     let words: Vec<&str> = text.split(' ').collect();
-    let [.., "Fun", op, "Data", size, "stream", stream, "opCount", count] = words[..]
+    let [
+        ..,
+        "Fun",
+        op,
+        "Data",
+        size,
+        "stream",
+        stream,
+        "opCount",
+        count,
+    ] = words[..]
     else {
         panic!("{text}")
     };
@@ -41,8 +51,7 @@ fn line(text: &str) -> Line<'_> {
         _ => CollectiveOp::from_name(op),
     };
     Line {
-        at_ns: seconds.parse::<u64>().unwrap() * 1_000_000_000
-            + ns.parse::<u64>().unwrap(),
+        at_ns: seconds.parse::<u64>().unwrap() * 1_000_000_000 + ns.parse::<u64>().unwrap(),
         op,
         size: size.parse().unwrap(),
         stream,
@@ -85,7 +94,11 @@ fn recorded() -> Option<(Snapshot, Vec<Input>)> {
                 (585..600, _) => 702,
                 _ => 800 + rank / 2,
             };
-            let number = if line.op.is_point_to_point() { 0 } else { line.count + 1 };
+            let number = if line.op.is_point_to_point() {
+                0
+            } else {
+                line.count + 1
+            };
             let issue = CollectiveIssue {
                 op: line.op,
                 group,
@@ -95,7 +108,12 @@ fn recorded() -> Option<(Snapshot, Vec<Input>)> {
                 element_bytes: 1,
             };
             let (at, event) = (RankNs(line.at_ns), Event::CollectiveIssue(issue));
-            let mark = Mark { at, step: 0, on_loop_thread: true, event };
+            let mark = Mark {
+                at,
+                step: 0,
+                on_loop_thread: true,
+                event,
+            };
             marks.push(Input::Mark { rank, mark });
         }
     }
@@ -134,13 +152,17 @@ fn live(inputs: Vec<Input>, culprit: u32) -> (Verdict, Option<f64>) {
 }
 
 fn only(verdict: &Verdict) -> &Incident {
-    let [incident] = &verdict.incidents[..] else { panic!("{:#?}", verdict.incidents) };
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
     incident
 }
 
 #[test]
 fn a_recorded_pipeline_played_as_it_ran_gives_what_its_logs_give() {
-    let Some((logs, inputs)) = recorded() else { return };
+    let Some((logs, inputs)) = recorded() else {
+        return;
+    };
     let offline = logs.replay("job", Settings::default()).verdict();
     let (live, named) = live(inputs, 2);
     let (offline, incident) = (only(&offline), only(&live));
@@ -167,15 +189,29 @@ fn called(job: &CalledJob) -> Vec<Input> {
 #[test]
 fn a_pipeline_that_marks_no_blocks_is_judged_by_its_calls() {
     for (tp, pp, dp) in [(2, 4, 1), (1, 4, 2), (2, 2, 2)] {
-        let mut job = CalledJob { iterations: 60, ..CalledJob::healthy(tp, pp, dp) };
+        let mut job = CalledJob {
+            iterations: 60,
+            ..CalledJob::healthy(tp, pp, dp)
+        };
         let (healthy, _) = live(called(&job), u32::MAX);
         assert_eq!(healthy.incidents, [], "{tp} {pp} {dp}");
         let rank = job.rank(1, dp - 1, tp - 1);
         job.delays = (30..50)
             .flat_map(|iteration| (0..4).map(move |microbatch| (iteration, microbatch)))
             .map(|(iteration, microbatch)| {
-                let block = PipelineBlock { pass: Pass::Forward, microbatch, chunk: 0 };
-                Delay { at: Spot { iteration, rank, block }, extra_s: 0.1 }
+                let block = PipelineBlock {
+                    pass: Pass::Forward,
+                    microbatch,
+                    chunk: 0,
+                };
+                Delay {
+                    at: Spot {
+                        iteration,
+                        rank,
+                        block,
+                    },
+                    extra_s: 0.1,
+                }
             })
             .collect();
         let (slow, named) = live(called(&job), rank);

@@ -9,7 +9,10 @@ use verdict::{Job, Settings};
 /// What was recorded of the job.
 fn inputs() -> Vec<Input> {
     let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata");
-    match load(&testdata.join("late/device_pipeline.jsonl.zst"), Limits::default()) {
+    match load(
+        &testdata.join("late/device_pipeline.jsonl.zst"),
+        Limits::default(),
+    ) {
         Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
         other => panic!("no journal: {other:?}"),
     }
@@ -18,7 +21,10 @@ fn inputs() -> Vec<Input> {
 /// What is said of a part of it.
 fn verdict(keep: impl Fn(&Input) -> bool) -> Verdict {
     let mut job = Job::new("job", Source::Run, Settings::default());
-    inputs().into_iter().filter(keep).for_each(|input| job.take(input));
+    inputs()
+        .into_iter()
+        .filter(keep)
+        .for_each(|input| job.take(input));
     job.finish();
     job.verdict()
 }
@@ -26,9 +32,14 @@ fn verdict(keep: impl Fn(&Input) -> bool) -> Verdict {
 #[test]
 fn slow_blocks_of_a_device_are_named_as_the_devices() {
     let verdict = verdict(|_| true);
-    let [incident] = &verdict.incidents[..] else { panic!("{:#?}", verdict.incidents) };
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
     let subject = &incident.subject;
-    assert_eq!((&subject.ranks[..], subject.side), (&[2][..], Some(Side::Device)));
+    assert_eq!(
+        (&subject.ranks[..], subject.side),
+        (&[2][..], Some(Side::Device))
+    );
     assert_eq!(subject.stage.as_deref(), Some("pipeline stage 2"));
     assert_eq!(subject.block.as_deref(), Some("forward"));
     assert_eq!((incident.first_step, incident.last_step), (23, 59));
@@ -36,7 +47,11 @@ fn slow_blocks_of_a_device_are_named_as_the_devices() {
                  step 23: ";
     assert!(incident.text.starts_with(begin), "{}", incident.text);
     // 19 ms of each of 37 steps: the last sampled one is 59.
-    assert!((0.65..0.78).contains(&incident.cost_s), "{}", incident.cost_s);
+    assert!(
+        (0.65..0.78).contains(&incident.cost_s),
+        "{}",
+        incident.cost_s
+    );
 }
 
 #[test]
@@ -56,5 +71,9 @@ fn hosts_that_launch_blocks_are_not_judged_where_devices_are_not_seen() {
     });
     assert_eq!(verdict.incidents, []);
     let said = "which block is slow cannot be observed without device marks";
-    assert!(verdict.notes.iter().any(|note| note.ends_with(said)), "{:?}", verdict.notes);
+    assert!(
+        verdict.notes.iter().any(|note| note.ends_with(said)),
+        "{:?}",
+        verdict.notes
+    );
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use laggard_formats::{Limits, RankTrace, Recording, TraceSet, load};
 use model::{
-    CollectiveIssue, CollectiveOp, DeviceReached, DeviceTime, Event, Input, Mark,
-    MarkKind, RankNs, Source, Verdict,
+    CollectiveIssue, CollectiveOp, DeviceReached, DeviceTime, Event, Input, Mark, MarkKind, RankNs,
+    Source, Verdict,
 };
 use serde_json::Value;
 use steps::{StepCounter, is_sampled, run_of};
@@ -26,8 +26,8 @@ const STEPS: u64 = 120;
 const LAUNCH_NS: u64 = 2_000;
 
 fn path(rank: u32) -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../../shared/data/kineto_dlrm8");
+    let folder =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/kineto_dlrm8");
     let begin = format!("worker{rank}_");
     std::fs::read_dir(folder)
         .ok()?
@@ -47,8 +47,8 @@ struct Step {
 /// What hooks mark at the begin and the end of a range.
 fn marks_of(name: &str) -> Option<[MarkKind; 2]> {
     use MarkKind::{
-        BackwardBegin, BackwardEnd, DataBegin, DataEnd, ForwardBegin, ForwardEnd,
-        OptimizerBegin, OptimizerEnd,
+        BackwardBegin, BackwardEnd, DataBegin, DataEnd, ForwardBegin, ForwardEnd, OptimizerBegin,
+        OptimizerEnd,
     };
     match name {
         "## forward ##" => Some([ForwardBegin, ForwardEnd]),
@@ -64,9 +64,7 @@ fn step(path: &Path) -> Step {
     let trace: Value = serde_json::from_reader(unpacked).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let ns = |event: &Value, key: &str| event[key].as_u64().unwrap() * 1000;
-    let of = |category: &'static str| {
-        events.iter().filter(move |event| event["cat"] == category)
-    };
+    let of = |category: &'static str| events.iter().filter(move |event| event["cat"] == category);
     let launched: BTreeMap<u64, u64> = of("cuda_runtime")
         .filter_map(|call| Some((call["args"]["correlation"].as_u64()?, ns(call, "ts"))))
         .collect();
@@ -83,9 +81,17 @@ fn step(path: &Path) -> Step {
     done.sort_unstable();
     let device_ns = |host_ns: u64| {
         let before = done.iter().take_while(|(launch, _)| *launch <= host_ns);
-        before.map(|(_, end)| *end).max().unwrap_or(0).max(host_ns + LAUNCH_NS)
+        before
+            .map(|(_, end)| *end)
+            .max()
+            .unwrap_or(0)
+            .max(host_ns + LAUNCH_NS)
     };
-    let mut found = Step { begin_ns: 0, end_ns: 0, marks: Vec::new() };
+    let mut found = Step {
+        begin_ns: 0,
+        end_ns: 0,
+        marks: Vec::new(),
+    };
     for range in of("user_annotation") {
         let name = range["name"].as_str().unwrap();
         let ends = [ns(range, "ts"), ns(range, "ts") + ns(range, "dur")];
@@ -97,7 +103,9 @@ fn step(path: &Path) -> Step {
             found.marks.push((ends[0], issue, op, device_ns(ends[0])));
         } else if let Some(kinds) = marks_of(name) {
             for (kind, at_ns) in kinds.into_iter().zip(ends) {
-                found.marks.push((at_ns, kind, CollectiveOp(0), device_ns(at_ns)));
+                found
+                    .marks
+                    .push((at_ns, kind, CollectiveOp(0), device_ns(at_ns)));
             }
         }
     }
@@ -132,25 +140,40 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
     let mut waiting: Vec<(u64, Mark)> = Vec::new();
     for (mark, device_ns) in made {
         told.push(mark);
-        let seen = waiting.iter().take_while(|(device_ns, _)| *device_ns <= mark.at.0);
+        let seen = waiting
+            .iter()
+            .take_while(|(device_ns, _)| *device_ns <= mark.at.0);
         for (_, time) in waiting.drain(..seen.count()) {
-            told.push(Mark { at: mark.at, ..time });
+            told.push(Mark {
+                at: mark.at,
+                ..time
+            });
         }
         let ends = run.is_some_and(|(first, ..)| !run_of(first).contains(&mark.step));
-        if run.is_none()
-            && is_sampled(mark.step)
-            && *run_of(mark.step).start() == mark.step
-        {
+        if run.is_none() && is_sampled(mark.step) && *run_of(mark.step).start() == mark.step {
             run = Some((mark.step, device_ns, 0));
         }
-        let Some((first, first_ns, place)) = &mut run else { continue };
+        let Some((first, first_ns, place)) = &mut run else {
+            continue;
+        };
         let reached = DeviceReached::mark(&mark.event);
         let made_at = mark.at;
         let time = |reached, first_ns, first_step, place| {
             let in_run_ns = device_ns - first_ns;
-            let time =
-                DeviceTime { reached, made_at, device_ns: in_run_ns, first_step, place };
-            (device_ns, Mark { event: Event::DeviceTime(time), ..mark })
+            let time = DeviceTime {
+                reached,
+                made_at,
+                device_ns: in_run_ns,
+                first_step,
+                place,
+            };
+            (
+                device_ns,
+                Mark {
+                    event: Event::DeviceTime(time),
+                    ..mark
+                },
+            )
         };
         waiting.push(time(reached, *first_ns, *first, *place));
         *place += 1;
@@ -163,7 +186,9 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
             }
         }
     }
-    told.into_iter().map(|mark| Input::Mark { rank, mark }).collect()
+    told.into_iter()
+        .map(|mark| Input::Mark { rank, mark })
+        .collect()
 }
 
 /// The verdict of `analyze`, and that of the job as it runs.
@@ -196,14 +221,21 @@ fn verdicts() -> Option<[Verdict; 2]> {
         })
         .collect();
     let members = (0..RANKS).collect();
-    inputs.push(Input::Group { group: 1, name: "all".to_owned(), members });
+    inputs.push(Input::Group {
+        group: 1,
+        name: "all".to_owned(),
+        members,
+    });
     let mut told: Vec<Input> = (0..)
         .zip(&steps)
         .flat_map(|(rank, step)| marks(rank, step, end_ns - begin_ns))
         .collect();
     told.sort_by_key(Input::at);
     let mut job = Job::new("job", Source::Run, settings);
-    inputs.into_iter().chain(told).for_each(|input| job.take(input));
+    inputs
+        .into_iter()
+        .chain(told)
+        .for_each(|input| job.take(input));
     job.finish();
     Some([offline, job.verdict()])
 }
@@ -222,7 +254,9 @@ const LATE: [u32; 4] = [0, 2, 6, 7];
 
 #[test]
 fn what_gpus_did_is_told_the_same_live() {
-    let Some([offline, live]) = verdicts() else { return };
+    let Some([offline, live]) = verdicts() else {
+        return;
+    };
     assert!(live.job.sampled_steps > 40, "{:?}", live.job);
     let share = |verdict: &Verdict, name: &str| {
         let stage = verdict.stages.iter().find(|stage| stage.name == name);
@@ -230,15 +264,30 @@ fn what_gpus_did_is_told_the_same_live() {
     };
     for (of_trace, of_hooks, apart) in STAGES {
         let [recorded, played] = [share(&offline, of_trace), share(&live, of_hooks)];
-        assert!((recorded - played).abs() < apart, "{of_trace}: {recorded} {played}");
+        assert!(
+            (recorded - played).abs() < apart,
+            "{of_trace}: {recorded} {played}"
+        );
     }
     // Of one step nobody's entry is an incident, and who is named of it came last to collectives.
-    let collectives = offline.profile.and_then(|it| it.collectives).expect("collectives");
+    let collectives = offline
+        .profile
+        .and_then(|it| it.collectives)
+        .expect("collectives");
     for rank in offline.incidents.iter().flat_map(|one| &one.subject.ranks) {
-        assert!(collectives.ranks[*rank as usize].last > 0, "{:?}", offline.incidents);
+        assert!(
+            collectives.ranks[*rank as usize].last > 0,
+            "{:?}",
+            offline.incidents
+        );
     }
     // Of many alike it is.
-    let [incident] = &live.incidents[..] else { panic!("{:#?}", live.incidents) };
+    let [incident] = &live.incidents[..] else {
+        panic!("{:#?}", live.incidents)
+    };
     assert_eq!(incident.subject.ranks, LATE);
-    assert_eq!(incident.subject.stage.as_deref(), Some("callbacks.cpu_wall"));
+    assert_eq!(
+        incident.subject.stage.as_deref(),
+        Some("callbacks.cpu_wall")
+    );
 }

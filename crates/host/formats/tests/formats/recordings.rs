@@ -33,7 +33,10 @@ const JOBS: [(&str, Truth); 32] = [
     ("callback_barrier", Late(CALLBACKS, 1.0)),
     ("data", Late(DATA, 1.0)),
     ("data_accum4", Late(DATA, 4.0)),
-    ("data_all", NoRank(DATA, "no rank in particular is to blame")),
+    (
+        "data_all",
+        NoRank(DATA, "no rank in particular is to blame"),
+    ),
     ("data_random", NoRank(DATA, "rotates")),
     ("data_tail", Late(DATA, 1.0)),
     // The worker loads ahead while the rank computes: what is left is 76 ms.
@@ -64,8 +67,7 @@ const JOBS: [(&str, Truth); 32] = [
 
 #[test]
 fn recorded_jobs_get_the_verdict_that_was_injected() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../../shared/data/gloo_ddp");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/gloo_ddp");
     if !folder.is_dir() {
         println!("skipped: no recordings at {}", folder.display());
         return;
@@ -74,8 +76,11 @@ fn recorded_jobs_get_the_verdict_that_was_injected() {
         let path = folder.join(format!("{name}.json.gz"));
         let recording = load(&path, Limits::default()).expect(name);
         let verdict = recording.replay(name, Settings::default()).verdict();
-        let stages: Vec<_> =
-            verdict.incidents.iter().map(|i| i.subject.stage.as_deref()).collect();
+        let stages: Vec<_> = verdict
+            .incidents
+            .iter()
+            .map(|i| i.subject.stage.as_deref())
+            .collect();
         match truth {
             Healthy => assert!(verdict.incidents.is_empty(), "{name}"),
             Late(stage, micro_steps) => {
@@ -107,7 +112,9 @@ fn recorded_jobs_get_the_verdict_that_was_injected() {
 fn a_packed_recording_that_was_cut_off_is_read_up_to_the_cut() {
     let jobs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
     let whole = load(&jobs.join("data.jsonl.zst"), Limits::default()).expect("a job");
-    let Recording::Journal(journal) = whole else { panic!("not ours") };
+    let Recording::Journal(journal) = whole else {
+        panic!("not ours")
+    };
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["cut.jsonl.zst", "cut.jsonl.gz", "cut.jsonl"] {
         let path = folder.path().join(name);
@@ -123,7 +130,11 @@ fn a_packed_recording_that_was_cut_off_is_read_up_to_the_cut() {
         fs::write(&path, &bytes[..bytes.len() * 2 / 3]).expect("a file");
         let part = load(&path, Limits::default()).expect(name);
         let verdict = part.replay("cut", Settings::default()).verdict();
-        assert!((30..60).contains(&verdict.job.steps), "{name}: {}", verdict.job.steps);
+        assert!(
+            (30..60).contains(&verdict.job.steps),
+            "{name}: {}",
+            verdict.job.steps
+        );
         assert_eq!(verdict.incidents[0].subject.ranks, [2], "{name}");
     }
 }

@@ -23,7 +23,10 @@ const LATER_NS: i64 = 1_000_000_000_000;
 
 fn inputs(name: &str) -> Vec<Input> {
     let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata");
-    match load(&testdata.join(format!("{name}.jsonl.zst")), Limits::default()) {
+    match load(
+        &testdata.join(format!("{name}.jsonl.zst")),
+        Limits::default(),
+    ) {
         Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
         other => panic!("no journal: {other:?}"),
     }
@@ -64,12 +67,14 @@ fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
     }
     merger.finish();
     let verdict = merger.job().verdict();
-    (serde_json::to_string(&verdict).expect("a document"), on_the_way)
+    (
+        serde_json::to_string(&verdict).expect("a document"),
+        on_the_way,
+    )
 }
 
 fn incidents(inputs: &[Input]) -> Vec<Incident> {
-    let verdict: Verdict =
-        serde_json::from_str(&told(inputs, &[1000]).0).expect("a verdict");
+    let verdict: Verdict = serde_json::from_str(&told(inputs, &[1000]).0).expect("a verdict");
     verdict.incidents
 }
 
@@ -90,12 +95,22 @@ fn a_rank_that_is_slow_again_after_a_restart_goes_on_being_told() {
     let told = incidents(&restarted("jobs/data"));
     let told: Vec<_> = told
         .iter()
-        .map(|it| (&*it.id, it.open, &it.subject.ranks[..], it.victims.to_string()))
+        .map(|it| {
+            (
+                &*it.id,
+                it.open,
+                &it.subject.ranks[..],
+                it.victims.to_string(),
+            )
+        })
         .collect();
     let victims = || "0-1,3".to_owned();
     assert_eq!(
         told,
-        [("i2", true, &[2][..], victims()), ("i1", false, &[2][..], victims())]
+        [
+            ("i2", true, &[2][..], victims()),
+            ("i1", false, &[2][..], victims())
+        ]
     );
 }
 

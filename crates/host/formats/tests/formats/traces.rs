@@ -15,8 +15,7 @@ fn data(folder: &str) -> PathBuf {
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder");
-    let mut files: Vec<PathBuf> =
-        entries.map(|entry| entry.expect("a file").path()).collect();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
     files.retain(|path| path.to_string_lossy().ends_with(".json.gz"));
     files.sort();
     files
@@ -25,11 +24,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// The verdict on all traces of a folder.
 fn verdict(folder: &Path) -> Verdict {
     let settings = Settings::default();
-    let ranks =
-        files(folder).into_iter().flat_map(|path| match load(&path, Limits::default()) {
-            Ok(Recording::Trace(trace)) => {
-                RankTrace::all(&path, trace, &settings.pattern)
-            }
+    let ranks = files(folder)
+        .into_iter()
+        .flat_map(|path| match load(&path, Limits::default()) {
+            Ok(Recording::Trace(trace)) => RankTrace::all(&path, trace, &settings.pattern),
             other => panic!("{}: {other:?}", path.display()),
         });
     let sets = TraceSet::sets(ranks.collect());
@@ -52,14 +50,20 @@ fn traces_of_all_years_and_devices_load_without_loss() {
         };
         let ranks = RankTrace::all(&path, trace, &Settings::default().pattern);
         // PT-A9: what travels of a rank, call stacks included.
-        let travels = serde_json::to_vec(&ranks[0].patterns()).expect("JSON").len();
+        let travels = serde_json::to_vec(&ranks[0].patterns())
+            .expect("JSON")
+            .len();
         assert!(travels <= 30_000, "{}: {travels} bytes", path.display());
-        let verdict = TraceSet::sets(ranks)[0].replay("t", Settings::default()).verdict();
+        let verdict = TraceSet::sets(ranks)[0]
+            .replay("t", Settings::default())
+            .verdict();
         let profile = verdict.profile.expect("a profile");
         assert!(profile.ranks[0].span_s > 0.0, "{}", path.display());
         assert!(verdict.incidents.is_empty(), "{}", path.display());
-        let lost =
-            verdict.notes.iter().any(|n| n.contains("not JSON") || n.contains("cut off"));
+        let lost = verdict
+            .notes
+            .iter()
+            .any(|n| n.contains("not JSON") || n.contains("cut off"));
         assert!(!lost, "{:?}", verdict.notes);
     }
 }
@@ -73,9 +77,12 @@ fn timed_shares(folder: &Path, ranks: usize) -> Vec<(String, f64)> {
         })
         .collect();
     let names = timers[0]["cols"].as_array().expect("names")[1..].iter();
-    let names: Vec<String> =
-        names.map(|n| n.as_str().unwrap_or_default().into()).collect();
-    let first = timers[0]["loop_of_first_active_step"].as_u64().expect("a step") as usize;
+    let names: Vec<String> = names
+        .map(|n| n.as_str().unwrap_or_default().into())
+        .collect();
+    let first = timers[0]["loop_of_first_active_step"]
+        .as_u64()
+        .expect("a step") as usize;
     let mut advances = vec![0.0; names.len()];
     for step in first..first + 6 {
         let mut prefixes = vec![0.0; ranks];
@@ -90,7 +97,10 @@ fn timed_shares(folder: &Path, ranks: usize) -> Vec<(String, f64)> {
         }
     }
     let total: f64 = advances.iter().sum();
-    names.into_iter().zip(advances.into_iter().map(|advance| advance / total)).collect()
+    names
+        .into_iter()
+        .zip(advances.into_iter().map(|advance| advance / total))
+        .collect()
 }
 
 #[test]
@@ -115,7 +125,11 @@ fn shares_of_stages_are_those_of_independent_timers() {
             assert_eq!(subject.stage.as_deref(), Some("data.next_wait"));
             assert_eq!(subject.function.as_deref(), Some("data.next_wait"));
         } else {
-            assert!(verdict.incidents.is_empty(), "{job}: {:?}", verdict.incidents);
+            assert!(
+                verdict.incidents.is_empty(),
+                "{job}: {:?}",
+                verdict.incidents
+            );
         }
     }
 }
@@ -129,12 +143,23 @@ fn who_entered_the_only_step_early_is_not_taken_for_late() {
         return;
     }
     let verdict = verdict(&folder);
-    assert!(verdict.incidents.iter().all(|i| !i.subject.ranks.contains(&1)));
+    assert!(
+        verdict
+            .incidents
+            .iter()
+            .all(|i| !i.subject.ranks.contains(&1))
+    );
     let lead = verdict.stages.iter().flat_map(|stage| &stage.lead_ranks);
     assert!({ lead }.all(|rank| *rank != 1));
-    let forward = verdict.stages.iter().find(|s| s.name == "model.fwd_loss_cpu_wall");
+    let forward = verdict
+        .stages
+        .iter()
+        .find(|s| s.name == "model.fwd_loss_cpu_wall");
     assert!(forward.is_some_and(|stage| stage.share < 0.25));
-    let collectives = verdict.profile.and_then(|p| p.collectives).expect("collectives");
+    let collectives = verdict
+        .profile
+        .and_then(|p| p.collectives)
+        .expect("collectives");
     assert_eq!((collectives.matched, collectives.unmatched), (8, 0));
     let last: Vec<u64> = collectives.ranks.iter().map(|rank| rank.last).collect();
     assert_eq!(last, [0, 0, 0, 0, 1, 2, 0, 5]);
@@ -168,8 +193,9 @@ fn reports_of_nsight_systems_give_what_a_database_engine_counts() {
         };
         let traces = RankTrace::all(&path, trace, &Settings::default().pattern);
         assert_eq!(traces.len(), ranks, "{name}");
-        let verdict =
-            TraceSet::sets(traces)[0].replay(name, Settings::default()).verdict();
+        let verdict = TraceSet::sets(traces)[0]
+            .replay(name, Settings::default())
+            .verdict();
         let profile = verdict.profile.expect("a profile");
         // Streams overlap a little: what is critical is not more than what ran.
         let busy_s: f64 = profile

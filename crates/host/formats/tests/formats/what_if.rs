@@ -18,8 +18,7 @@ const TOLERANCE: f64 = 1e-6;
 
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn folder() -> Option<PathBuf> {
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/whatif");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/whatif");
     if !folder.is_dir() {
         println!("skipped: {} is not there", folder.display());
     }
@@ -36,7 +35,10 @@ type Parts = fn(&Attribution) -> &[PartSlowdown];
 fn result(what_if: &WhatIf) -> Value {
     let steps = || what_if.steps.iter().map(u64::to_string);
     let by_step = |values: &mut dyn Iterator<Item = f64>| -> Value {
-        steps().zip(values.map(Value::from)).collect::<Map<_, _>>().into()
+        steps()
+            .zip(values.map(Value::from))
+            .collect::<Map<_, _>>()
+            .into()
     };
     let mut result = json!({
         "step_t_base": by_step(&mut what_if.recorded_s.iter().copied()),
@@ -54,9 +56,10 @@ fn result(what_if: &WhatIf) -> Value {
         ("stage", |parts| &parts.stages),
         ("optype", |parts| &parts.op_types),
     ];
-    for (method, parts) in
-        [("blocking", &what_if.stragglers), ("launch", &what_if.launch)]
-    {
+    for (method, parts) in [
+        ("blocking", &what_if.stragglers),
+        ("launch", &what_if.launch),
+    ] {
         for (kind, of_kind) in kinds {
             let parts = parts.as_ref().map(of_kind);
             let total = parts.map(|parts| {
@@ -103,14 +106,16 @@ fn compare(place: &str, ours: &Value, theirs: &Value) -> usize {
                 keys
             };
             assert_eq!(keys(ours), keys(theirs), "{place}");
-            let pairs = theirs.iter().map(|(key, theirs)| {
-                compare(&format!("{place}.{key}"), &ours[key], theirs)
-            });
+            let pairs = theirs
+                .iter()
+                .map(|(key, theirs)| compare(&format!("{place}.{key}"), &ours[key], theirs));
             pairs.sum()
         }
         (Value::Number(ours), Value::Number(theirs)) => {
-            let (ours, theirs) =
-                (ours.as_f64().expect("a number"), theirs.as_f64().expect("a number"));
+            let (ours, theirs) = (
+                ours.as_f64().expect("a number"),
+                theirs.as_f64().expect("a number"),
+            );
             let error = ((ours - theirs) / theirs).abs();
             assert!(error <= TOLERANCE, "{place}: {ours}, not {theirs}");
             1
@@ -125,13 +130,15 @@ fn compare(place: &str, ours: &Value, theirs: &Value) -> usize {
 fn compare_all(name: &str) -> Option<usize> {
     let folder = folder()?;
     let path = folder.join(format!("trace-{name}.parquet"));
-    let Recording::WhatIf(findings) = load(&path, Limits::default()).expect("a trace")
-    else {
+    let Recording::WhatIf(findings) = load(&path, Limits::default()).expect("a trace") else {
         panic!("{name} is no what-if trace");
     };
     let what_if = &findings.what_if;
     let mut theirs = read(&folder.join(format!("result-{name}.json")));
-    theirs.as_object_mut().expect("it is there").remove("job_meta");
+    theirs
+        .as_object_mut()
+        .expect("it is there")
+        .remove("job_meta");
     let numbers = compare(name, &result(what_if), &theirs);
     for (kind, key, found) in [
         ("ms", "Ms", what_if.last_stage.as_ref()),
@@ -178,7 +185,10 @@ const PIPELINE: Pipeline = Pipeline {
 fn what_is_written_is_read() {
     let rows = PIPELINE.rows();
     let read = read_rows(Path::new("trace"), &PIPELINE.trace(), Limits::default());
-    assert_eq!(read.expect("it is there"), rows.iter().map(as_read).collect::<Vec<_>>());
+    assert_eq!(
+        read.expect("it is there"),
+        rows.iter().map(as_read).collect::<Vec<_>>()
+    );
     let layout = PIPELINE.layout();
     assert_eq!(
         read_layout(Path::new("meta"), &PIPELINE.meta()).expect("it is there"),
@@ -221,9 +231,19 @@ proptest! {
 /// The rows of a simulated pipeline, by the parquet crate and by us.
 #[test]
 fn both_writers_say_the_same() {
-    let drags = vec![Drag::Stage { stage: 1, times: 2.0 }];
-    let pipeline =
-        Pipeline { dp: 2, pp: 3, tp: 2, microbatches: 4, steps: 3, drags, seed: 3 };
+    let drags = vec![Drag::Stage {
+        stage: 1,
+        times: 2.0,
+    }];
+    let pipeline = Pipeline {
+        dp: 2,
+        pp: 3,
+        tp: 2,
+        microbatches: 4,
+        steps: 3,
+        drags,
+        seed: 3,
+    };
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("trace.parquet");
     write_what_if(&pipeline.rows(), &pipeline.layout(), &path).expect("files");
@@ -232,6 +252,12 @@ fn both_writers_say_the_same() {
     assert_eq!(ours.len(), pipeline.rows().len());
     assert_eq!(ours, theirs);
     let yaml = fs::read_to_string(path.with_extension("yaml")).expect("a file");
-    assert_eq!(read_layout(&path, &yaml).expect("a layout"), pipeline.layout());
-    assert!(matches!(load(&path, Limits::default()), Ok(Recording::WhatIf(_))));
+    assert_eq!(
+        read_layout(&path, &yaml).expect("a layout"),
+        pipeline.layout()
+    );
+    assert!(matches!(
+        load(&path, Limits::default()),
+        Ok(Recording::WhatIf(_))
+    ));
 }

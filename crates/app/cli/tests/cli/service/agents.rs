@@ -47,7 +47,14 @@ impl Training {
             input.shift(by_ns);
         }
         for input in &inputs {
-            let Input::Rank { rank, host, first_local, locals, world_size, .. } = input
+            let Input::Rank {
+                rank,
+                host,
+                first_local,
+                locals,
+                world_size,
+                ..
+            } = input
             else {
                 continue;
             };
@@ -64,9 +71,19 @@ impl Training {
                 started: process_started(process.id()).expect("it runs"),
             };
             let ring = RingWriter::create(&directory, &identity, 32_768);
-            ranks.insert(*rank, Rank { process, ring: ring.expect("a ring") });
+            ranks.insert(
+                *rank,
+                Rank {
+                    process,
+                    ring: ring.expect("a ring"),
+                },
+            );
         }
-        Self { directory, ranks, left: inputs.into_iter() }
+        Self {
+            directory,
+            ranks,
+            left: inputs.into_iter(),
+        }
     }
 
     /// Does the next `share` of what is left.
@@ -83,7 +100,9 @@ impl Training {
     /// Ends in good order.
     fn end(mut self) -> PathBuf {
         self.go_on(1.0);
-        self.ranks.values().for_each(|rank| rank.ring.set_closed(true));
+        self.ranks
+            .values()
+            .for_each(|rank| rank.ring.set_closed(true));
         self.kill();
         self.directory.path().to_owned()
     }
@@ -99,7 +118,10 @@ impl Training {
 /// Asks a process to end, as launchers and systemd do.
 fn terminate(process: &Child) {
     let pid = process.id().to_string();
-    Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+    Command::new("kill")
+        .args(["-TERM", &pid])
+        .status()
+        .expect("kill runs");
 }
 
 struct Agent {
@@ -123,9 +145,16 @@ impl Agent {
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+            stderr
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
         });
-        Self { child, lines, said: Vec::new() }
+        Self {
+            child,
+            lines,
+            said: Vec::new(),
+        }
     }
 
     /// Waits until it has said something.
@@ -162,7 +191,8 @@ fn wait_until(what: impl Fn() -> bool) {
 fn state(server: &Server, id: &str) -> Value {
     let jobs = server.json("/api/v1/jobs");
     let mut jobs = jobs["jobs"].as_array().expect("jobs").iter();
-    jobs.find(|job| job["id"] == id).map_or(Value::Null, |job| job["state"].clone())
+    jobs.find(|job| job["id"] == id)
+        .map_or(Value::Null, |job| job["state"].clone())
 }
 
 /// The verdict of a job that was told in one go.
@@ -207,7 +237,10 @@ fn an_agent_finds_the_jobs_of_its_host_and_tells_each_to_its_end() {
         notes.retain(|note| !note.as_str().expect("text").contains("is not a ring"));
         notes.len() + 1 == count && told == whole
     });
-    assert_eq!(server.json("/api/v1/jobs")["jobs"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        server.json("/api/v1/jobs")["jobs"].as_array().map(Vec::len),
+        Some(2)
+    );
     assert!(root.join("empty/rank0.1.ring").exists());
 }
 
@@ -262,7 +295,11 @@ fn a_job_that_is_watched_is_left_to_its_watcher_until_that_dies() {
     let server = Server::start(&data, &[]);
     let mut training = Training::start(&root, "1795268852-7029");
     // As `laggard run --collector --job pretrain-7` does.
-    let claim = training.directory.claim("pretrain-7").expect("a file").expect("free");
+    let claim = training
+        .directory
+        .claim("pretrain-7")
+        .expect("a file")
+        .expect("free");
     let mut other = Training::start(&root, "job-4711");
     let mut agent = Agent::start(&root, &server.url);
     agent.says("job h-job-4711-");
@@ -282,8 +319,12 @@ fn a_job_that_stood_still_before_it_ended_has_ended() {
     let (root, data) = (folder.path().join("rings"), folder.path().join("data"));
     let server = Server::start(&data, &[]);
     let uptime = std::fs::read_to_string("/proc/uptime").expect("Linux");
-    let now_s: f64 =
-        uptime.split(' ').next().expect("a number").parse().expect("seconds");
+    let now_s: f64 = uptime
+        .split(' ')
+        .next()
+        .expect("a number")
+        .parse()
+        .expect("seconds");
     let last = inputs().iter().filter_map(Input::at).max().expect("marks");
     let by_ns = (now_s * 1e9) as i64 - 2_000_000_000 - last.0.cast_signed();
     let mut training = Training::shifted(&root, "job", by_ns);
@@ -296,15 +337,26 @@ fn a_job_that_stood_still_before_it_ended_has_ended() {
 
 #[test]
 fn a_wrapped_command_is_not_told_what_proves_who_we_are() {
-    let secrets = ["TOKEN", "BUS_TOKEN", "BUS_USER", "BUS_PASSWORD", "BUS_CREDENTIALS"];
+    let secrets = [
+        "TOKEN",
+        "BUS_TOKEN",
+        "BUS_USER",
+        "BUS_PASSWORD",
+        "BUS_CREDENTIALS",
+    ];
     for is_on in ["1", "0"] {
         let root = tempfile::tempdir().expect("a folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
         for name in secrets {
             command.env(format!("LAGGARD_{name}"), "secret-secret-secret");
         }
-        command.env("LAGGARD_DIR", root.path()).env("LAGGARD_ENABLE", is_on);
-        let output = command.args(["run", "--", "env"]).output().expect("it runs");
+        command
+            .env("LAGGARD_DIR", root.path())
+            .env("LAGGARD_ENABLE", is_on);
+        let output = command
+            .args(["run", "--", "env"])
+            .output()
+            .expect("it runs");
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(told.contains(&format!("LAGGARD_ENABLE={is_on}")), "{told}");
         assert!(!told.contains("secret-secret-secret"), "{told}");

@@ -10,9 +10,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{
-    PATIENCE, Server, analysed, batches_of, in_batches, inputs_of, place, recording_of,
-};
+use super::{PATIENCE, Server, analysed, batches_of, in_batches, inputs_of, place, recording_of};
 use formats::unpack_batch;
 use model::Input;
 use rand::rngs::SmallRng;
@@ -29,7 +27,9 @@ pub(super) struct Disk(PathBuf);
 impl Disk {
     pub(super) fn mount(at: &Path) -> Option<Self> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(at);
+        mount
+            .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
+            .arg(at);
         let mounted = mount.output().is_ok_and(|output| output.status.success());
         mounted.then(|| Self(at.to_owned()))
     }
@@ -44,7 +44,8 @@ impl Disk {
         let mut file = std::fs::File::create(self.0.join("filler")).expect("a file");
         while file.write_all(&[0; 1 << 12]).is_ok() {}
         let length = file.metadata().expect("it is there").len();
-        file.set_len(length.saturating_sub(bytes)).expect("it can be shorter");
+        file.set_len(length.saturating_sub(bytes))
+            .expect("it can be shorter");
     }
 
     pub(super) fn free(&self) {
@@ -106,7 +107,9 @@ impl Trial<'_> {
     }
 
     fn post(&self, at: usize) -> (u16, Value) {
-        self.server.post(&place(at), &self.batches[at]).expect("an answer")
+        self.server
+            .post(&place(at), &self.batches[at])
+            .expect("an answer")
     }
 
     /// Something that may happen while the next batch is `at`.
@@ -123,7 +126,9 @@ impl Trial<'_> {
                 let killer = std::thread::spawn(move || {
                     sleep(after);
                     let mut kill = Command::new("kill");
-                    kill.args(["-9", &pid.to_string()]).status().expect("kill runs");
+                    kill.args(["-9", &pid.to_string()])
+                        .status()
+                        .expect("kill runs");
                 });
                 drop(self.server.post(&place(at), &self.batches[at]));
                 killer.join().expect("it was killed");
@@ -144,8 +149,7 @@ impl Trial<'_> {
                 let mut bytes = self.batches[at].clone();
                 let struck = self.random.random_range(0..bytes.len());
                 bytes[struck] ^= 1 << self.random.random_range(0..8);
-                let (status, reply) =
-                    self.server.post(&place(at), &bytes).expect("an answer");
+                let (status, reply) = self.server.post(&place(at), &bytes).expect("an answer");
                 // Some bits of a frame mean nothing; what it says is under a checksum.
                 let says = |bytes: &[u8]| unpack_batch(bytes).expect("a batch").1;
                 assert!(
@@ -197,7 +201,10 @@ impl Trial<'_> {
 /// Stops a process for a while.
 pub(super) fn stop(pid: u32, lasts: Duration) {
     let signal = |name: &str| {
-        Command::new("kill").args([name, &pid.to_string()]).status().expect("kill runs");
+        Command::new("kill")
+            .args([name, &pid.to_string()])
+            .status()
+            .expect("kill runs");
     };
     signal("-STOP");
     sleep(lasts);
@@ -223,7 +230,11 @@ pub(super) fn campaign<FaultCounts: Default + std::fmt::Debug>(
 ) {
     let number = |name| {
         let number = std::env::var(name).ok()?;
-        Some(number.parse::<usize>().unwrap_or_else(|_| panic!("{name} is a number")))
+        Some(
+            number
+                .parse::<usize>()
+                .unwrap_or_else(|_| panic!("{name} is a number")),
+        )
     };
     let first = number("LAGGARD_TEST_SEED");
     let few = number("LAGGARD_TEST_FAULTS").unwrap_or(first.map_or(few, |_| 1));
@@ -232,7 +243,12 @@ pub(super) fn campaign<FaultCounts: Default + std::fmt::Debug>(
     let jobs = JOBS.map(|job| {
         let recording = recording_of(job);
         let (inputs, whole) = (inputs_of(&recording), analysed(&recording));
-        RecordedJob { job, batches: in_batches(&inputs, BATCHES), inputs, whole }
+        RecordedJob {
+            job,
+            batches: in_batches(&inputs, BATCHES),
+            inputs,
+            whole,
+        }
     });
     std::thread::scope(|scope| {
         for nth in 0..at_once.min(few) {
@@ -272,7 +288,9 @@ pub(super) fn bad_host(folder: &Path) -> PathBuf {
     let (source, library) = (folder.join("bad_host.c"), folder.join("bad_host.so"));
     std::fs::write(&source, SOURCE).expect("a file");
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    cc.args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source);
     assert!(cc.status().expect("a C compiler").success());
     library
 }
@@ -284,7 +302,12 @@ fn faults_of_a_collector_do_not_show_in_its_verdict() {
 }
 
 fn run_trial(recorded: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
-    let RecordedJob { job, batches, whole, .. } = recorded;
+    let RecordedJob {
+        job,
+        batches,
+        whole,
+        ..
+    } = recorded;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     std::fs::create_dir(&data).expect("a folder");
@@ -311,7 +334,11 @@ fn run_trial(recorded: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
     trial.start_again();
     let verdict = trial.server.verdict_as("job", whole);
     assert_eq!(verdict, *whole, "{job}, seed {seed}, read again");
-    assert_eq!(analysed(&data.join("job/batches.zst")), *whole, "{job}, seed {seed}");
+    assert_eq!(
+        analysed(&data.join("job/batches.zst")),
+        *whole,
+        "{job}, seed {seed}"
+    );
 }
 
 #[test]

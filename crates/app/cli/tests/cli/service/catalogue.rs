@@ -21,7 +21,10 @@ fn told(data: &Path) {
         server.post(&place, batch).expect("an answer");
     }
     let begun = Instant::now();
-    while !["job", "well"].iter().all(|job| data.join(job).join("ended.json").exists()) {
+    while !["job", "well"]
+        .iter()
+        .all(|job| data.join(job).join("ended.json").exists())
+    {
         assert!(begun.elapsed() < PATIENCE);
         sleep(Duration::from_millis(50));
     }
@@ -48,12 +51,16 @@ fn incidents_of_all_jobs_are_found_by_time_job_rank_and_host() {
     let server = Server::start(folder.path(), &[]);
     let all = listed(&server);
     let verdict = server.json("/api/v1/jobs/job/verdict");
-    let [one] = all.as_slice() else { panic!("{all:?}") };
+    let [one] = all.as_slice() else {
+        panic!("{all:?}")
+    };
     assert_eq!(
         (&one["job"], &one["incident"]),
         (&json!("job"), &verdict["incidents"][0])
     );
-    let host = one["incident"]["subject"]["hosts"][0].as_str().expect("a host");
+    let host = one["incident"]["subject"]["hosts"][0]
+        .as_str()
+        .expect("a host");
     assert!(one["begun_s"].is_f64() && one["ended_s"].is_null(), "{one}");
     // It went on to the end of the job.
     let last_s = server.json("/api/v1/jobs")["jobs"][0]["last_seen_s"].as_f64();
@@ -66,13 +73,19 @@ fn incidents_of_all_jobs_are_found_by_time_job_rank_and_host() {
         ("?host=elsewhere".to_owned(), 0),
         (format!("?since={}", last_s + 1.0), 0),
         (format!("?before={}", one["begun_s"]), 0),
-        (format!("?before={}", one["begun_s"].as_f64().expect("a time") + 1.0), 1),
+        (
+            format!("?before={}", one["begun_s"].as_f64().expect("a time") + 1.0),
+            1,
+        ),
     ] {
         assert_eq!(asked(&server, &query).len(), count, "{query}");
     }
     for query in ["?rank=-1", "?ranks=1", "?since=yesterday"] {
         let (status, text) = server.get(&format!("/api/v1/incidents{query}"), None);
-        assert!(status == 400 && text.contains("query string"), "{query}: {text}");
+        assert!(
+            status == 400 && text.contains("query string"),
+            "{query}: {text}"
+        );
     }
 }
 
@@ -84,7 +97,10 @@ fn a_catalogue_that_is_lost_or_damaged_is_made_anew() {
     let server = Server::start(data, &[]);
     let state = |server: &Server| (server.json("/api/v1/jobs"), listed(server));
     let known = state(&server);
-    assert_eq!((known.0["jobs"].as_array().map(Vec::len), known.1.len()), (Some(2), 1));
+    assert_eq!(
+        (known.0["jobs"].as_array().map(Vec::len), known.1.len()),
+        (Some(2), 1)
+    );
     drop(server);
     let file = data.join("catalogue.sqlite");
     let damages: [&dyn Fn(); 4] = [
@@ -113,7 +129,10 @@ fn a_catalogue_that_is_lost_or_damaged_is_made_anew() {
     assert_eq!(state(&server), known);
     assert_eq!(server.json("/api/v1/jobs/job/verdict")["job"]["id"], "job");
     sleep(Duration::from_secs(3));
-    assert!(!data.join("job/ended.json").exists(), "the job was analysed anew");
+    assert!(
+        !data.join("job/ended.json").exists(),
+        "the job was analysed anew"
+    );
     // What is forgotten is not listed; what went behind our back neither.
     let request = super::http().delete(format!("{}/api/v1/jobs/job", server.url));
     assert_eq!(super::read(request.call().expect("an answer")).0, 204);

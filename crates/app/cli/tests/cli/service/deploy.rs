@@ -16,11 +16,15 @@ fn rules_and_dashboard_ask_for_metrics_that_are_served() {
     let server = Server::start(folder.path(), &[]);
     server.post(&place(0), &batches(2)[0]).expect("an answer");
     // One that is refused: a counter of none is not listed.
-    assert_eq!(server.post(&place(5), &batches(2)[1]).expect("an answer").0, 409);
+    assert_eq!(
+        server.post(&place(5), &batches(2)[1]).expect("an answer").0,
+        409
+    );
     let (_, metrics) = server.get("/metrics", None);
     let samples = metrics.lines().filter(|line| !line.starts_with('#'));
-    let known: Vec<&str> =
-        samples.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let known: Vec<&str> = samples
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
     for name in ["alerts.yml", "grafana.json"] {
         let text = deployed(name);
         let word = |letter: char| !(letter.is_ascii_lowercase() || letter == '_');
@@ -28,7 +32,10 @@ fn rules_and_dashboard_ask_for_metrics_that_are_served() {
         let asked: Vec<&str> = asked.collect();
         assert!(asked.len() > 5, "{name}");
         for metric in asked {
-            assert!(known.contains(&metric), "{name} asks for {metric}:\n{metrics}");
+            assert!(
+                known.contains(&metric),
+                "{name} asks for {metric}:\n{metrics}"
+            );
         }
     }
 }
@@ -39,14 +46,19 @@ fn examples_to_deploy_are_well_formed() {
     for (name, kinds) in [
         ("prometheus.yml", vec![""]),
         ("alerts.yml", vec![""]),
-        ("kubernetes.yaml", vec!["StatefulSet", "Service", "Service", "Job"]),
+        (
+            "kubernetes.yaml",
+            vec!["StatefulSet", "Service", "Service", "Job"],
+        ),
     ] {
         let text = deployed(name);
         let documents = yaml_serde::Deserializer::from_str(&text);
         let documents = documents.map(|one| Value::deserialize(one).expect(name));
         let found: Vec<Value> = documents.collect();
-        let found: Vec<&str> =
-            found.iter().map(|one| one["kind"].as_str().unwrap_or_default()).collect();
+        let found: Vec<&str> = found
+            .iter()
+            .map(|one| one["kind"].as_str().unwrap_or_default())
+            .collect();
         assert_eq!(found, kinds, "{name}");
     }
     let rules: Value = yaml_serde::from_str(&deployed("alerts.yml")).expect("YAML");
@@ -60,7 +72,9 @@ fn examples_to_deploy_are_well_formed() {
     let places = |panel: &Value| {
         let at = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
         let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));
-        (x..x + w).flat_map(move |x| (y..y + h).map(move |y| (x, y))).collect::<Vec<_>>()
+        (x..x + w)
+            .flat_map(move |x| (y..y + h).map(move |y| (x, y)))
+            .collect::<Vec<_>>()
     };
     let mut places: Vec<_> = panels.iter().flat_map(places).collect();
     let count = places.len();
@@ -68,15 +82,24 @@ fn examples_to_deploy_are_well_formed() {
     places.dedup();
     assert_eq!(places.len(), count, "panels lie on each other");
     let mut shell = Command::new("bash");
-    let script =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/slurm.sh");
-    assert!(shell.arg("-n").arg(script).status().expect("bash runs").success());
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/slurm.sh");
+    assert!(
+        shell
+            .arg("-n")
+            .arg(script)
+            .status()
+            .expect("bash runs")
+            .success()
+    );
 }
 
 /// Runs a program of somebody else's if it is there.
 fn checked(program: &str, arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let Ok(mut child) = command.stderr(Stdio::piped()).spawn() else {
         println!("not checked: there is no {program}");
         return None;
@@ -86,12 +109,19 @@ fn checked(program: &str, arguments: &[&str], input: &str) -> Option<(bool, Stri
     drop(stdin);
     let output = child.wait_with_output().expect("it ends");
     let told = [output.stdout, output.stderr].concat();
-    Some((output.status.success(), String::from_utf8_lossy(&told).into_owned()))
+    Some((
+        output.status.success(),
+        String::from_utf8_lossy(&told).into_owned(),
+    ))
 }
 
 fn deploy_folder() -> String {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy");
-    folder.canonicalize().expect("it is there").display().to_string()
+    folder
+        .canonicalize()
+        .expect("it is there")
+        .display()
+        .to_string()
 }
 
 #[test]
@@ -108,7 +138,9 @@ fn prometheus_takes_metrics_rules_and_its_configuration() {
         let (_, classic) = server.get("/metrics", None);
         // What it says of names and units too is an error here: it says nothing.
         let check = checked("promtool", &["check", "metrics"], &classic);
-        let Some((is_right, told)) = check else { return };
+        let Some((is_right, told)) = check else {
+            return;
+        };
         assert!(is_right && told.is_empty(), "{told}\n{classic}");
     }
     let deploy = deploy_folder();

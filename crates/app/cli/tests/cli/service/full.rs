@@ -12,10 +12,16 @@ fn the_end_of_a_job_is_written_down_once_there_is_room() {
     };
     let server = Server::start(folder.path(), &[]);
     let batches = batches(2);
-    assert_eq!(server.post(&place(0), &batches[0]).expect("an answer").0, 200);
+    assert_eq!(
+        server.post(&place(0), &batches[0]).expect("an answer").0,
+        200
+    );
     // Room for the batch, and for no page.
     disk.fill_but(batches[1].len() as u64 + (16 << 10));
-    assert_eq!(server.post(&place(1), &batches[1]).expect("an answer").0, 200);
+    assert_eq!(
+        server.post(&place(1), &batches[1]).expect("an answer").0,
+        200
+    );
     // It is tried to end the job two seconds after its hosts deregistered.
     sleep(Duration::from_secs(4));
     let ended = folder.path().join("job/ended.json");
@@ -38,7 +44,10 @@ fn a_host_that_falls_silent_while_the_disk_is_full_is_missed_all_the_same() {
         return;
     };
     let server = Server::start(folder.path(), &[]);
-    assert_eq!(server.post(&place(0), &batches(2)[0]).expect("an answer").0, 200);
+    assert_eq!(
+        server.post(&place(0), &batches(2)[0]).expect("an answer").0,
+        200
+    );
     disk.fill();
     server.wait_for_metric("laggard_appends_failed_total 1");
     assert_ne!(server.json("/api/v1/jobs")["jobs"][0]["state"], "silent");

@@ -23,7 +23,10 @@ fn fuzz(server: &Server, folder: &Path, token: Option<&str>) -> Option<String> {
     command.args(["--generation-database", "none", "--request-timeout", "30"]);
     // A stream of events never ends. Batches are not JSON; a fuzz target of their own reads them.
     for path in ["events", "batches/{sequence}"] {
-        command.args(["--exclude-path-regex", &format!("{}$", path.replace('{', "\\{"))]);
+        command.args([
+            "--exclude-path-regex",
+            &format!("{}$", path.replace('{', "\\{")),
+        ]);
     }
     if let Some(token) = token {
         command.args(["--header", &format!("Authorization: Bearer {token}")]);
@@ -57,7 +60,10 @@ fn a_fuzzer_of_the_api_finds_nothing() {
     let url = format!("{}/api/v1/jobs/{}", server.url, place(0));
     let request = http().post(url).header("laggard-now-ns", "1000");
     let request = request.header("authorization", "Bearer admin-admin-admin");
-    assert_eq!(read(request.send(&batches(2)[0]).expect("an answer")).0, 200);
+    assert_eq!(
+        read(request.send(&batches(2)[0]).expect("an answer")).0,
+        200
+    );
     fuzz(&server, folder.path(), Some("admin-admin-admin"));
     let (status, _) = server.get("/api/v1/jobs/job/verdict", Some("admin-admin-admin"));
     assert_eq!(status, 200);

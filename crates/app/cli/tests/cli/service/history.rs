@@ -30,7 +30,9 @@ fn rows(root: &Path, table: &str) -> Vec<Value> {
         let row = |row: parquet::errors::Result<Row>| {
             let row = row.expect("a row");
             let columns = row.get_column_iter();
-            columns.map(|(name, field)| (name.clone(), json(field))).collect()
+            columns
+                .map(|(name, field)| (name.clone(), json(field)))
+                .collect()
         };
         rows.extend(reader.get_row_iter(None).expect("rows").map(row));
     }
@@ -83,7 +85,10 @@ fn timeless(rows: Vec<Value>) -> Vec<String> {
 
 fn whole(root: &Path) -> Vec<Vec<String>> {
     let tables = ["windows", "lags", "incidents", "evidence"];
-    tables.into_iter().map(|table| timeless(rows(root, table))).collect()
+    tables
+        .into_iter()
+        .map(|table| timeless(rows(root, table)))
+        .collect()
 }
 
 /// Waits until the job is written down and nothing waits to be put into the history.
@@ -98,7 +103,12 @@ fn settled(data: &Path) {
 
 /// The history of the recording, told without any trouble.
 fn history_of_recording(data: &Path, root: &Path, every: &str) -> Value {
-    let more = ["--history", root.to_str().expect("UTF-8"), "--history-every", every];
+    let more = [
+        "--history",
+        root.to_str().expect("UTF-8"),
+        "--history-every",
+        every,
+    ];
     let server = Server::start(data, &more);
     for (at, batch) in batches(7).iter().enumerate() {
         server.post(&place(at), batch).expect("an answer");
@@ -119,24 +129,46 @@ fn the_history_says_what_the_verdict_says() {
     for stage in verdict["stages"].as_array().expect("stages") {
         let of = windows.iter().filter(|row| row["stage"] == stage["name"]);
         let advance_s: f64 = of.map(|row| number(&row["advance_s"])).sum();
-        assert!((advance_s - number(&stage["advance_s"])).abs() < 1e-9, "{stage}");
+        assert!(
+            (advance_s - number(&stage["advance_s"])).abs() < 1e-9,
+            "{stage}"
+        );
     }
     for window in verdict["windows"].as_array().expect("windows") {
-        let of = windows.iter().find(|row| row["first_step"] == window["first_step"]);
+        let of = windows
+            .iter()
+            .find(|row| row["first_step"] == window["first_step"]);
         let of = of.expect("the window");
-        assert_eq!((&of["steps"], &of["labels"]), (&window["steps"], &window["labels"]));
+        assert_eq!(
+            (&of["steps"], &of["labels"]),
+            (&window["steps"], &window["labels"])
+        );
         assert!(of["begun_at"].as_i64() < of["ended_at"].as_i64(), "{of}");
     }
     let mut late_s: BTreeMap<String, f64> = BTreeMap::new();
-    for row in rows(&root, "lags").iter().filter(|row| row["stage"] == "data.next_wait") {
+    for row in rows(&root, "lags")
+        .iter()
+        .filter(|row| row["stage"] == "data.next_wait")
+    {
         *late_s.entry(row["rank"].to_string()).or_default() += number(&row["lag_s"]);
     }
-    let latest = late_s.iter().max_by(|a, b| a.1.total_cmp(b.1)).expect("a rank");
+    let latest = late_s
+        .iter()
+        .max_by(|a, b| a.1.total_cmp(b.1))
+        .expect("a rank");
     assert_eq!(latest.0, "2", "{late_s:?}");
     let incidents = rows(&root, "incidents");
     let said = verdict["incidents"].as_array().expect("incidents");
     assert_eq!((incidents.len(), said.len()), (1, 1));
-    for name in ["kind", "severity", "open", "cost_s", "cost_gpu_s", "text", "advice"] {
+    for name in [
+        "kind",
+        "severity",
+        "open",
+        "cost_s",
+        "cost_gpu_s",
+        "text",
+        "advice",
+    ] {
         assert_eq!(incidents[0][name], said[0][name], "{name}");
     }
     assert_eq!(incidents[0]["ranks"], said[0]["subject"]["ranks"]);
@@ -148,11 +180,13 @@ fn the_history_says_what_the_verdict_says() {
             && incidents[0]["ended_at"].is_null() == (said[0]["open"] == true)
     );
     let evidence = rows(&root, "evidence");
-    assert_eq!(evidence.len(), said[0]["evidence"].as_array().expect("evidence").len());
+    assert_eq!(
+        evidence.len(),
+        said[0]["evidence"].as_array().expect("evidence").len()
+    );
     assert_eq!(evidence[0]["text"], said[0]["evidence"][0]["text"]);
     let values: Value =
-        serde_json::from_str(evidence[0]["values_json"].as_str().expect("text"))
-            .expect("JSON");
+        serde_json::from_str(evidence[0]["values_json"].as_str().expect("text")).expect("JSON");
     assert_eq!(values, said[0]["evidence"][0]["values"]);
 }
 
@@ -163,7 +197,12 @@ fn a_job_that_runs_has_a_history_and_kills_double_nothing() {
     history_of_recording(&path("quiet"), &path("quiet-history"), "300");
     let whole_rows = whole(&path("quiet-history"));
     let (data, root) = (path("data"), path("history"));
-    let more = ["--history", root.to_str().expect("UTF-8"), "--history-every", "0"];
+    let more = [
+        "--history",
+        root.to_str().expect("UTF-8"),
+        "--history-every",
+        "0",
+    ];
     let mut server = Server::start(&data, &more);
     let parts = batches(12);
     for (at, batch) in parts.iter().enumerate() {
@@ -172,7 +211,10 @@ fn a_job_that_runs_has_a_history_and_kills_double_nothing() {
         if at == 10 {
             let begun = Instant::now();
             while rows(&root, "incidents").is_empty() {
-                assert!(begun.elapsed() < PATIENCE, "nothing is told of a job that runs");
+                assert!(
+                    begun.elapsed() < PATIENCE,
+                    "nothing is told of a job that runs"
+                );
                 sleep(Duration::from_millis(50));
             }
         }
@@ -226,7 +268,10 @@ fn names_of_jobs_are_folders_and_days_that_are_too_old_go() {
     let root_text = root.to_str().expect("UTF-8");
     let server = Server::start(&data, &["--history", root_text, "--keep-days", "30"]);
     let place = "a%20j%C3%B6b%2F..%251=/hosts/h/epochs/e/batches/0";
-    assert_eq!(server.post(place, &batches(1)[0]).expect("an answer").0, 200);
+    assert_eq!(
+        server.post(place, &batches(1)[0]).expect("an answer").0,
+        200
+    );
     let begun = Instant::now();
     let found = root.join("windows/job=a%20j%C3%B6b%2F%2E%2E%251%3D");
     while !found.exists() || old.exists() || left.1.exists() {
@@ -241,7 +286,11 @@ fn a_place_that_is_absent_delays_nobody_and_gets_all_in_the_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let (data, root) = (folder.path().join("data"), folder.path().join("history"));
     // Nobody listens there.
-    let bucket = Bucket { port: free_port(), authority: None, child: None };
+    let bucket = Bucket {
+        port: free_port(),
+        authority: None,
+        child: None,
+    };
     {
         let server = bucket.collector(&data, "1");
         for (at, batch) in batches(7).iter().enumerate() {
@@ -294,12 +343,26 @@ impl<'a> Bucket<'a> {
     fn start(port: u16, folder: &Path, authority: Option<&'a Authority>) -> Option<Self> {
         let mut command = Command::new("s3rver");
         command.args(["--address", "127.0.0.1", "--port", &port.to_string()]);
-        command.args(["--configure-bucket", "cluster", "--directory"]).arg(folder);
+        command
+            .args(["--configure-bucket", "cluster", "--directory"])
+            .arg(folder);
         if let Some(pair) = authority.map(|authority| authority.pair("127.0.0.1")) {
-            command.arg("--cert").arg(pair.certificate).arg("--key").arg(pair.key);
+            command
+                .arg("--cert")
+                .arg(pair.certificate)
+                .arg("--key")
+                .arg(pair.key);
         }
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
-        let bucket = Self { port, authority, child: Some(child) };
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let bucket = Self {
+            port,
+            authority,
+            child: Some(child),
+        };
         let begun = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(begun.elapsed() < PATIENCE, "the server does not answer");
@@ -309,21 +372,36 @@ impl<'a> Bucket<'a> {
     }
 
     fn url(&self) -> String {
-        let scheme = if self.authority.is_some() { "https" } else { "http" };
+        let scheme = if self.authority.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// A collector that keeps its history here.
     fn collector(&self, data: &Path, every: &str) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
-        command.args(["--history", "s3://cluster/laggard", "--history-every", every]);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data);
+        command.args([
+            "--history",
+            "s3://cluster/laggard",
+            "--history-every",
+            every,
+        ]);
         if let Some(authority) = self.authority {
             command.args(["--tls-ca", &authority.file()]);
         }
-        command.env("AWS_ENDPOINT_URL", self.url()).env("AWS_REGION", "us-east-1");
+        command
+            .env("AWS_ENDPOINT_URL", self.url())
+            .env("AWS_REGION", "us-east-1");
         // Those it knows; it verifies what is signed with them.
-        command.env("AWS_ACCESS_KEY_ID", "S3RVER").env("AWS_SECRET_ACCESS_KEY", "S3RVER");
+        command
+            .env("AWS_ACCESS_KEY_ID", "S3RVER")
+            .env("AWS_SECRET_ACCESS_KEY", "S3RVER");
         Server::run(command)
     }
 

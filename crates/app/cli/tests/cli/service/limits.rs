@@ -23,8 +23,7 @@ fn callers_that_stall_keep_nobody_from_telling() {
     let half = &batches[0][..batches[0].len() / 2];
     let stalled: Vec<TcpStream> = (0..80)
         .map(|at| {
-            let place =
-                format!("POST /api/v1/jobs/{at}/hosts/h/epochs/e/batches/0 HTTP/1.1\r\n");
+            let place = format!("POST /api/v1/jobs/{at}/hosts/h/epochs/e/batches/0 HTTP/1.1\r\n");
             let length = format!("content-length: {}\r\n", batches[0].len());
             begin(&server, &(place + &length), half)
         })
@@ -60,8 +59,9 @@ fn callers_that_say_nothing_take_no_place_for_long() {
         command.args(["-c", &serve]);
         command
     });
-    let silent: Vec<TcpStream> =
-        (0..60).map(|_| begin(&server, "GET / HTTP/1.1\r\n", b"")).collect();
+    let silent: Vec<TcpStream> = (0..60)
+        .map(|_| begin(&server, "GET / HTTP/1.1\r\n", b""))
+        .collect();
     let idle: Vec<TcpStream> = (0..20)
         .filter_map(|_| TcpStream::connect(server.url.strip_prefix("http://")?).ok())
         .collect();
@@ -79,7 +79,12 @@ fn pages_of_others_change_nothing() {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        read(request.send("{\"until_s\": 9000000000}").expect("an answer")).0
+        read(
+            request
+                .send("{\"until_s\": 9000000000}")
+                .expect("an answer"),
+        )
+        .0
     };
     let json = ("content-type", "application/json");
     // As a page sends it elsewhere without asking whether it may.
@@ -91,19 +96,27 @@ fn pages_of_others_change_nothing() {
     }
     assert_eq!(post(&[json, ("origin", "null")]), 403);
     assert_eq!(server.json("/api/v1/silences")["silences"], json!([]));
-    assert_eq!(post(&[json, ("origin", own), ("sec-fetch-site", "same-origin")]), 200);
-    assert_eq!(post(&[("content-type", "application/json; charset=utf-8")]), 200);
+    assert_eq!(
+        post(&[json, ("origin", own), ("sec-fetch-site", "same-origin")]),
+        200
+    );
+    assert_eq!(
+        post(&[("content-type", "application/json; charset=utf-8")]),
+        200
+    );
 }
 
 #[test]
 fn a_job_or_a_batch_too_many_is_told_to_come_later() {
     let folder = tempfile::tempdir().expect("a folder");
     let batches = batches(4);
-    let server =
-        Server::start(folder.path(), &["--max-jobs", "1", "--max-job-bytes", "1"]);
+    let server = Server::start(folder.path(), &["--max-jobs", "1", "--max-job-bytes", "1"]);
     let sent = |place: &str, batch: &[u8]| {
         let url = format!("{}/api/v1/jobs/{place}", server.url);
-        let answer = http().post(url).header("laggard-now-ns", "1000").send(batch);
+        let answer = http()
+            .post(url)
+            .header("laggard-now-ns", "1000")
+            .send(batch);
         let answer = answer.expect("an answer");
         let after = answer.headers().get("retry-after").is_some();
         let (status, text) = read(answer);
@@ -142,7 +155,10 @@ fn jobs_that_have_ended_keep_no_other_from_being_taken() {
             sleep(Duration::from_millis(100));
         }
     }
-    assert_eq!(server.json("/api/v1/jobs")["jobs"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        server.json("/api/v1/jobs")["jobs"].as_array().map(Vec::len),
+        Some(2)
+    );
 }
 
 #[test]
@@ -150,14 +166,26 @@ fn what_is_refused_for_good_does_not_keep_the_rest_from_being_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::start(folder.path(), &[]);
     let (url, job, host) = (server.url.clone(), "job".to_owned(), "h".to_owned());
-    let receiver = Receiver::Collector { tls: TlsConfig::default(), url, token: None };
-    let uplink = Uplink::start(Destination { receiver, job, host }).expect("a thread");
+    let receiver = Receiver::Collector {
+        tls: TlsConfig::default(),
+        url,
+        token: None,
+    };
+    let uplink = Uplink::start(Destination {
+        receiver,
+        job,
+        host,
+    })
+    .expect("a thread");
     // Neither a mark of such a rank is taken, nor that one was lost.
     let mark = inputs().into_iter().find_map(|input| match input {
         Input::Mark { mark, .. } => Some(mark),
         _ => None,
     });
-    uplink.tell(&Input::Mark { rank: 1 << 17, mark: mark.expect("a mark") });
+    uplink.tell(&Input::Mark {
+        rank: 1 << 17,
+        mark: mark.expect("a mark"),
+    });
     let begun = Instant::now();
     let mut lines = uplink.take_lines();
     while lines.is_empty() && begun.elapsed() < PATIENCE {

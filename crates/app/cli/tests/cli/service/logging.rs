@@ -34,8 +34,15 @@ fn a_batch_can_be_followed_from_when_it_comes_to_its_answer() {
             continue;
         }
         let span = &line["span"];
-        assert_eq!((&span["job"], &span["host"]), (&json!("job"), &json!("h")), "{line}");
-        assert_eq!((&span["session"], &span["sequence"]), (&json!("e"), &json!(0)));
+        assert_eq!(
+            (&span["job"], &span["host"]),
+            (&json!("job"), &json!("h")),
+            "{line}"
+        );
+        assert_eq!(
+            (&span["session"], &span["sequence"]),
+            (&json!("e"), &json!(0))
+        );
         if line["message"] == "close" {
             break line;
         }
@@ -49,8 +56,14 @@ fn a_batch_can_be_followed_from_when_it_comes_to_its_answer() {
 fn a_level_that_is_none_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = serve("127.0.0.1:0", folder.path(), &[]);
-    let output = command.env("LAGGARD_LOG", "collector=loud").output().expect("it ends");
+    let output = command
+        .env("LAGGARD_LOG", "collector=loud")
+        .output()
+        .expect("it ends");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.starts_with("laggard: LAGGARD_LOG=collector=loud: "), "{text}");
+    assert!(
+        text.starts_with("laggard: LAGGARD_LOG=collector=loud: "),
+        "{text}"
+    );
 }

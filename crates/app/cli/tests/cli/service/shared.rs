@@ -32,7 +32,11 @@ impl Bus {
     /// `None`, with a line, where there is no server to start.
     #[expect(clippy::print_stdout, reason = "a test says what it skips")]
     pub(super) fn start(folder: &Path) -> Option<Self> {
-        if Command::new("nats-server").arg("--version").output().is_err() {
+        if Command::new("nats-server")
+            .arg("--version")
+            .output()
+            .is_err()
+        {
             println!("skipped: there is no nats-server (Debian's package nats-server)");
             return None;
         }
@@ -42,15 +46,26 @@ impl Bus {
     pub(super) fn at(port: i32, folder: &Path) -> Self {
         let mut command = Command::new("nats-server");
         command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]);
-        command.arg(folder.join("js")).arg("--ports_file_dir").arg(folder);
-        let child = command.stderr(Stdio::null()).spawn().expect("nats-server runs");
+        command
+            .arg(folder.join("js"))
+            .arg("--ports_file_dir")
+            .arg(folder);
+        let child = command
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nats-server runs");
         let ports = folder.join(format!("nats-server_{}.ports", child.id()));
         let begun = Instant::now();
         let port = loop {
             let ports = fs::read(&ports).unwrap_or_default();
             let ports: Value = serde_json::from_slice(&ports).unwrap_or_default();
             if let Some(url) = ports["nats"][0].as_str() {
-                break url.rsplit(':').next().expect("a port").parse().expect("a number");
+                break url
+                    .rsplit(':')
+                    .next()
+                    .expect("a port")
+                    .parse()
+                    .expect("a number");
             }
             assert!(begun.elapsed() < PATIENCE);
             sleep(Duration::from_millis(20));
@@ -80,7 +95,12 @@ impl Bus {
     fn uplink(&self) -> Uplink {
         let receiver = Receiver::Bus(BusAddress::parse(&self.url()).expect("an address"));
         let (job, host) = ("job".to_owned(), "h".to_owned());
-        Uplink::start(Destination { receiver, job, host }).expect("a thread")
+        Uplink::start(Destination {
+            receiver,
+            job,
+            host,
+        })
+        .expect("a thread")
     }
 
     pub(super) fn raw(&self) -> Raw {
@@ -153,9 +173,7 @@ pub(super) fn publish_of(
     body: &[u8],
 ) {
     let begun = Instant::now();
-    while let Err(error) =
-        publisher.publish(session, sequence as u64, now_ns, body.to_vec())
-    {
+    while let Err(error) = publisher.publish(session, sequence as u64, now_ns, body.to_vec()) {
         assert!(begun.elapsed() < PATIENCE, "{error}");
         sleep(Duration::from_millis(50));
     }
@@ -166,8 +184,13 @@ fn tell(uplink: &Uplink, inputs: &[Input]) {
     for input in inputs {
         uplink.tell(input);
     }
-    uplink
-        .advance_watermark(inputs.iter().filter_map(Input::at).max().unwrap_or_default());
+    uplink.advance_watermark(
+        inputs
+            .iter()
+            .filter_map(Input::at)
+            .max()
+            .unwrap_or_default(),
+    );
 }
 
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
@@ -188,13 +211,16 @@ pub(super) fn keeper(server: &Server) -> Option<String> {
     let config = ureq::Agent::config_builder();
     let config = config.http_status_as_error(false).max_redirects(0).build();
     let client: ureq::Agent = config.into();
-    let answer = client.get(format!("{}/api/v1/jobs/job/verdict", server.url)).call();
+    let answer = client
+        .get(format!("{}/api/v1/jobs/job/verdict", server.url))
+        .call();
     let answer = answer.expect("an answer");
     match answer.status().as_u16() {
         200 => Some(server.url.clone()),
         307 => {
             let to = answer.headers()["location"].to_str().expect("text");
-            to.strip_suffix("/api/v1/jobs/job/verdict").map(str::to_owned)
+            to.strip_suffix("/api/v1/jobs/job/verdict")
+                .map(str::to_owned)
         }
         _ => None,
     }
@@ -203,21 +229,26 @@ pub(super) fn keeper(server: &Server) -> Option<String> {
 #[test]
 fn what_is_told_through_a_bus_gives_the_verdict_of_the_recording() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let server = bus.collector(&folder.path().join("data"));
     let uplink = bus.uplink();
     tell(&uplink, &inputs());
     assert!(uplink.finish(Farewell::Leave, PATIENCE));
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
-    let (status, reply) =
-        server.post("job/hosts/h/epochs/e/batches/0", &batches(1)[0]).expect("an answer");
+    let (status, reply) = server
+        .post("job/hosts/h/epochs/e/batches/0", &batches(1)[0])
+        .expect("an answer");
     assert_eq!(status, 421, "{reply}");
 }
 
 #[test]
 fn an_incident_is_announced_once_whoever_keeps_its_job() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let (url, messages) = hook();
     let start = |name| {
         let more = ["--bus", &bus.url(), "--webhook", &url];
@@ -234,7 +265,9 @@ fn an_incident_is_announced_once_whoever_keeps_its_job() {
     let subject = "$JS.API.DIRECT.GET.KV_laggard_jobs.$KV.laggard_jobs.job";
     wait_for("what was announced is noted", || {
         let note = bus.raw().request(subject, "", b"");
-        note["announced"]["going_on"].as_object().is_some_and(|all| !all.is_empty())
+        note["announced"]["going_on"]
+            .as_object()
+            .is_some_and(|all| !all.is_empty())
     });
     server.kill();
     let other = start("second");
@@ -250,7 +283,9 @@ fn an_incident_is_announced_once_whoever_keeps_its_job() {
 #[test]
 fn a_job_that_is_deleted_is_gone_from_the_bus() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let server = bus.collector(&folder.path().join("data"));
     let other = bus.collector(&folder.path().join("other"));
     publish(&bus.publisher(), 0, &batches(1)[0]);
@@ -277,14 +312,18 @@ fn a_job_that_is_deleted_is_gone_from_the_bus() {
 #[test]
 fn hosts_hear_over_the_bus_what_is_wanted_of_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let server = bus.collector(&folder.path().join("data"));
     let mut publisher = bus.publisher();
     let mut orders = Vec::new();
     for (at, batch) in batches(60).iter().enumerate() {
         publish(&publisher, at, batch);
         let count = format!("laggard_batches_total {}\n", at + 1);
-        wait_for("it is kept", || server.get("/metrics", None).1.contains(&count));
+        wait_for("it is kept", || {
+            server.get("/metrics", None).1.contains(&count)
+        });
         orders.extend(publisher.orders());
     }
     let profile = |order: &Vec<u8>| {
@@ -298,12 +337,16 @@ fn hosts_hear_over_the_bus_what_is_wanted_of_them() {
 #[test]
 fn an_agent_that_was_replaced_hears_it_over_the_bus_and_tells_no_more() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let server = bus.collector(&folder.path().join("data"));
     let replaced = bus.uplink();
     let inputs = inputs();
     tell(&replaced, &inputs[..inputs.len() / 2]);
-    wait_for("some of it came", || job(&server)["steps"].as_u64() > Some(0));
+    wait_for("some of it came", || {
+        job(&server)["steps"].as_u64() > Some(0)
+    });
     let newest = bus.uplink();
     tell(&newest, &inputs);
     let count = |name: &str| {
@@ -325,7 +368,9 @@ fn an_agent_that_was_replaced_hears_it_over_the_bus_and_tells_no_more() {
 #[test]
 fn a_job_whose_collector_is_killed_moves_and_its_verdict_stays_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let data = |at: usize| folder.path().join(format!("data{at}"));
     let mut servers: Vec<Server> = (0..3).map(|at| bus.collector(&data(at))).collect();
     let publisher = bus.publisher();
@@ -341,13 +386,17 @@ fn a_job_whose_collector_is_killed_moves_and_its_verdict_stays_the_same() {
             servers.iter().position(|server| server.url == keeper)
         };
         wait_for("somebody keeps it who lives", || place().is_some());
-        wait_for("some of it came", || job(&servers[0])["steps"].as_u64() > Some(0));
+        wait_for("some of it came", || {
+            job(&servers[0])["steps"].as_u64() > Some(0)
+        });
         let place = place().expect("nobody else has died");
         let mut dead = servers.remove(place);
         dead.kill();
         kept.push(dead.url.clone());
     }
-    let [last] = servers.as_slice() else { panic!("two were killed") };
+    let [last] = servers.as_slice() else {
+        panic!("two were killed")
+    };
     assert!(!kept.contains(&last.url));
     let whole = analysed(&recording());
     assert_eq!(last.verdict_of_ended("job"), whole);
@@ -363,7 +412,9 @@ fn a_job_whose_collector_is_killed_moves_and_its_verdict_stays_the_same() {
 #[test]
 fn a_job_is_taken_over_once_the_disk_of_who_takes_it_has_room() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let data = folder.path().join("data");
     fs::create_dir(&data).expect("a folder");
     let Some(disk) = Disk::mount(&data) else {
@@ -373,7 +424,9 @@ fn a_job_is_taken_over_once_the_disk_of_who_takes_it_has_room() {
     let server = bus.collector(&data);
     disk.fill();
     publish(&bus.publisher(), 0, &batches(1)[0]);
-    wait_for("it takes the job", || !server.json("/api/v1/jobs")["jobs"][0].is_null());
+    wait_for("it takes the job", || {
+        !server.json("/api/v1/jobs")["jobs"][0].is_null()
+    });
     sleep(Duration::from_secs(1));
     disk.free();
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
@@ -382,13 +435,17 @@ fn a_job_is_taken_over_once_the_disk_of_who_takes_it_has_room() {
 #[test]
 fn an_agent_waits_for_its_bus_and_then_tells_it_all() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(mut bus) = Bus::start(folder.path()) else { return };
+    let Some(mut bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let server = bus.collector(&folder.path().join("data"));
     let uplink = bus.uplink();
     let inputs = inputs();
     let (first, second) = inputs.split_at(inputs.len() / 2);
     tell(&uplink, first);
-    wait_for("some of it came", || job(&server)["steps"].as_u64() > Some(0));
+    wait_for("some of it came", || {
+        job(&server)["steps"].as_u64() > Some(0)
+    });
     bus.kill();
     tell(&uplink, second);
     let mut said = Vec::new();
@@ -398,7 +455,10 @@ fn an_agent_waits_for_its_bus_and_then_tells_it_all() {
         sleep(Duration::from_millis(20));
         said = uplink.take_lines();
     }
-    assert!(said[0].contains("does not take what it is told"), "{said:?}");
+    assert!(
+        said[0].contains("does not take what it is told"),
+        "{said:?}"
+    );
     let _bus = Bus::at(bus.port.into(), folder.path());
     assert!(uplink.finish(Farewell::Leave, PATIENCE));
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
@@ -407,7 +467,9 @@ fn an_agent_waits_for_its_bus_and_then_tells_it_all() {
 #[test]
 fn messages_that_come_twice_or_early_or_damaged_count_once() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let server = bus.collector(&folder.path().join("data"));
     let batches = batches(12);
     // The collector has made the stream by now, or an agent would wait.
@@ -429,13 +491,17 @@ fn messages_that_come_twice_or_early_or_damaged_count_once() {
 #[test]
 fn an_agent_begins_anew_with_a_collector_that_finds_the_beginning_gone() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let mut server = bus.collector(&folder.path().join("data"));
     let uplink = bus.uplink();
     let inputs = inputs();
     let (first, second) = inputs.split_at(inputs.len() / 2);
     tell(&uplink, first);
-    wait_for("some of it came", || job(&server)["steps"].as_u64() > Some(0));
+    wait_for("some of it came", || {
+        job(&server)["steps"].as_u64() > Some(0)
+    });
     let before = job(&server);
     server.kill();
     // What is too old for the stream is dropped from it.
@@ -449,7 +515,11 @@ fn an_agent_begins_anew_with_a_collector_that_finds_the_beginning_gone() {
     wait_for("it has ended", || job(&other)["state"] == "ended");
     let steps = job(&other)["steps"].as_u64().expect("a number");
     let before_steps = before["steps"].as_u64().expect("a number");
-    assert!(steps > 0 && steps >= before_steps, "{before} {}", job(&other));
+    assert!(
+        steps > 0 && steps >= before_steps,
+        "{before} {}",
+        job(&other)
+    );
     // Who the ranks are was told again.
     assert_eq!(job(&other)["ranks"], before["ranks"]);
 }
@@ -457,7 +527,9 @@ fn an_agent_begins_anew_with_a_collector_that_finds_the_beginning_gone() {
 #[test]
 fn a_job_that_has_had_its_room_is_read_no_more_and_that_is_counted_once() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let data = folder.path().join("data");
     let batches = batches(8);
     let most = (batches[0].len() + 200).to_string();
@@ -469,7 +541,9 @@ fn a_job_that_has_had_its_room_is_read_no_more_and_that_is_counted_once() {
     let full = "laggard_batches_refused_total{reason=\"full\"}";
     let refused = || {
         let (_, metrics) = server.get("/metrics", None);
-        metrics.lines().find_map(|line| line.strip_prefix(full)?.trim().parse().ok())
+        metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(full)?.trim().parse().ok())
     };
     wait_for("one is refused", || refused() > Some(0));
     let before: Option<u64> = refused();

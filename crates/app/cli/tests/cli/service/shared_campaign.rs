@@ -69,8 +69,7 @@ impl Trial<'_> {
         // Where it was before, and nobody else may have gone meanwhile.
         let [high, low] = self.seed.to_be_bytes();
         let address = format!("127.{}.{low}.{}:8765", 77 + high, 1 + at);
-        let server =
-            Server::on(bad, &address, &self.data(at), &["--bus", &self.bus.url()]);
+        let server = Server::on(bad, &address, &self.data(at), &["--bus", &self.bus.url()]);
         self.servers[at] = Some(server);
     }
 
@@ -80,8 +79,11 @@ impl Trial<'_> {
         let url = format!("{}/api/v1/jobs/job/verdict", server.url);
         loop {
             // Who kept it may be dead, and not known to be.
-            let answer =
-                http().get(&url).call().map(read).map_err(|error| error.to_string());
+            let answer = http()
+                .get(&url)
+                .call()
+                .map(read)
+                .map_err(|error| error.to_string());
             let verdict = match &answer {
                 Ok((200, text)) => own(serde_json::from_str(text).expect("JSON")),
                 _ => Value::Null,
@@ -90,15 +92,19 @@ impl Trial<'_> {
                 return;
             }
             let (url, log) = (&server.url, &self.log);
-            assert!(begun.elapsed() < PATIENCE, "{url} says {answer:?} after{log}");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{url} says {answer:?} after{log}"
+            );
             sleep(Duration::from_millis(100));
         }
     }
 
     /// One that lives.
     fn any(&mut self) -> usize {
-        let alive: Vec<usize> =
-            (0..COLLECTORS).filter(|at| self.servers[*at].is_some()).collect();
+        let alive: Vec<usize> = (0..COLLECTORS)
+            .filter(|at| self.servers[*at].is_some())
+            .collect();
         alive[self.random.random_range(0..alive.len())]
     }
 
@@ -109,7 +115,9 @@ impl Trial<'_> {
         self.servers
             .iter()
             .position(|server| {
-                server.as_ref().is_some_and(|it| Some(&it.url) == keeper.as_ref())
+                server
+                    .as_ref()
+                    .is_some_and(|it| Some(&it.url) == keeper.as_ref())
             })
             .unwrap_or(any)
     }
@@ -194,9 +202,7 @@ impl Trial<'_> {
                 // It reads again what the rings have, and tells all of it.
                 self.session += 1;
                 let chunk = self.recorded.inputs.len().div_ceil(batches.len());
-                for (sequence, inputs) in
-                    self.recorded.inputs.chunks(chunk).take(at).enumerate()
-                {
+                for (sequence, inputs) in self.recorded.inputs.chunks(chunk).take(at).enumerate() {
                     self.publish(sequence, &again(inputs));
                 }
                 self.faults.agents_anew += 1;
@@ -206,7 +212,9 @@ impl Trial<'_> {
     }
 
     fn raw(&self, sequence: usize, body: &[u8]) {
-        self.bus.raw().batch(&format!("e{}", self.session), sequence, body);
+        self.bus
+            .raw()
+            .batch(&format!("e{}", self.session), sequence, body);
     }
 
     fn start_again(&mut self, place: usize) {
@@ -215,7 +223,10 @@ impl Trial<'_> {
     }
 
     fn pause(&self, place: usize, lasts: Duration) {
-        stop(self.servers[place].as_ref().expect("it lives").child.id(), lasts);
+        stop(
+            self.servers[place].as_ref().expect("it lives").child.id(),
+            lasts,
+        );
     }
 }
 
@@ -224,10 +235,7 @@ fn again(inputs: &[Input]) -> Vec<u8> {
     let in_ring = inputs.iter().filter(|input| {
         matches!(
             input,
-            Input::Rank { .. }
-                | Input::Name { .. }
-                | Input::Group { .. }
-                | Input::Mark { .. }
+            Input::Rank { .. } | Input::Name { .. } | Input::Group { .. } | Input::Mark { .. }
         )
     });
     packed(in_ring, false)
@@ -240,7 +248,9 @@ fn faults_of_collectors_and_their_bus_do_not_show_in_the_verdict() {
 
 fn run_trial(recorded: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(bus) = Bus::start(folder.path()) else { return };
+    let Some(bus) = Bus::start(folder.path()) else {
+        return;
+    };
     let mut random = SmallRng::seed_from_u64(seed);
     let bad = random.random_ratio(1, 4).then(|| bad_host(folder.path()));
     faults.bad_hosts += u64::from(bad.is_some());
@@ -270,10 +280,18 @@ fn run_trial(recorded: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
         trial.inject(at);
         trial.publish(at, batch);
     }
-    trial.servers.iter().flatten().for_each(|server| trial.check(server));
+    trial
+        .servers
+        .iter()
+        .flatten()
+        .for_each(|server| trial.check(server));
     // It is the same for whoever comes back.
     for place in 0..COLLECTORS {
         trial.start_again(place);
     }
-    trial.servers.iter().flatten().for_each(|server| trial.check(server));
+    trial
+        .servers
+        .iter()
+        .flatten()
+        .for_each(|server| trial.check(server));
 }

@@ -10,13 +10,9 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{
-    PATIENCE, Server, analysed, batches, hook_over, http, inputs, own, read, recording,
-};
+use super::{PATIENCE, Server, analysed, batches, hook_over, http, inputs, own, read, recording};
 use agent::{Destination, Farewell, Receiver, Uplink};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair,
-};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::Value;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -51,7 +47,11 @@ impl Authority {
     }
 
     pub(super) fn file(&self) -> String {
-        self.folder.join("ca.pem").to_str().expect("UTF-8").to_owned()
+        self.folder
+            .join("ca.pem")
+            .to_str()
+            .expect("UTF-8")
+            .to_owned()
     }
 
     pub(super) fn pair(&self, host: &str) -> Pair {
@@ -71,15 +71,21 @@ impl Authority {
     fn trusted(&self) -> TlsConfig {
         let pem = self.issuer.pem();
         let certificate = Certificate::from_pem(pem.as_bytes()).expect("PEM");
-        TlsConfig::builder().root_certs(RootCerts::from([certificate])).build()
+        TlsConfig::builder()
+            .root_certs(RootCerts::from([certificate]))
+            .build()
     }
 }
 
 impl Pair {
     fn arguments(&self) -> [&str; 4] {
-        let text =
-            |path: &'_ Path| path.to_str().expect("UTF-8").to_owned().leak() as &str;
-        ["--tls-cert", text(&self.certificate), "--tls-key", text(&self.key)]
+        let text = |path: &'_ Path| path.to_str().expect("UTF-8").to_owned().leak() as &str;
+        [
+            "--tls-cert",
+            text(&self.certificate),
+            "--tls-key",
+            text(&self.key),
+        ]
     }
 
     /// What a server of the test's own needs.
@@ -104,10 +110,15 @@ fn server(folder: &Path, pair: Option<&Pair>) -> Server {
 /// What `laggard report` says of a collector, with the right token.
 fn ask(url: &str, more: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-    command.args(["report", "job", "--out", "/dev/null", "--collector", url]).args(more);
+    command
+        .args(["report", "job", "--out", "/dev/null", "--collector", url])
+        .args(more);
     command.env("LAGGARD_TOKEN", "viewer-viewer-viewer");
     let output = command.output().expect("it runs");
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 #[test]
@@ -135,7 +146,9 @@ fn who_trusts_the_authority_tells_and_asks_as_without_tls() {
     }
     assert!(uplink.finish(Farewell::Leave, PATIENCE));
     let whole = analysed(&recording());
-    let config = ureq::Agent::config_builder().tls_config(authority.trusted()).build();
+    let config = ureq::Agent::config_builder()
+        .tls_config(authority.trusted())
+        .build();
     let client: ureq::Agent = config.into();
     let verdict = || {
         let request = client.get(format!("{}/api/v1/jobs/job/verdict", server.url));
@@ -169,10 +182,20 @@ fn who_cannot_prove_who_it_is_is_refused_with_a_reason() {
     let plain = collector.url.replace("https", "http");
     let (code, told) = ask(&plain, &[]);
     assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("this address speaks TLS: write https:// for it"), "{told}");
+    assert!(
+        told.contains("this address speaks TLS: write https:// for it"),
+        "{told}"
+    );
     let url = format!("{plain}/api/v1/jobs/job/hosts/h/epochs/e/batches/0");
-    let answer = http().post(url).header("laggard-now-ns", "1").send(&batches(1)[0]);
-    assert_eq!(read(answer.expect("an answer")).0, 426, "agents keep what they have");
+    let answer = http()
+        .post(url)
+        .header("laggard-now-ns", "1")
+        .send(&batches(1)[0]);
+    assert_eq!(
+        read(answer.expect("an answer")).0,
+        426,
+        "agents keep what they have"
+    );
     drop(collector);
     let other = folder.path().join("other");
     fs::create_dir(&other).expect("a folder");
@@ -192,8 +215,10 @@ fn who_cannot_prove_who_it_is_is_refused_with_a_reason() {
 #[test]
 fn tokens_are_shown_to_nobody_who_cannot_prove_who_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (right, wrong) =
-        (Authority::new(folder.path(), "right"), Authority::new(folder.path(), "wrong"));
+    let (right, wrong) = (
+        Authority::new(folder.path(), "right"),
+        Authority::new(folder.path(), "wrong"),
+    );
     for (authority, hears) in [(&right, true), (&wrong, false)] {
         let config = authority.pair("127.0.0.1").config();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -222,20 +247,33 @@ fn certificates_that_cannot_be_used_are_named() {
     let (one, other) = (authority.pair("127.0.0.1"), authority.pair("elsewhere"));
     let serve = |certificate: &Path, key: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path());
-        command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(folder.path());
+        command
+            .arg("--tls-cert")
+            .arg(certificate)
+            .arg("--tls-key")
+            .arg(key);
         let output = command.output().expect("it runs");
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let told = serve(&one.certificate, &other.key);
-    assert!(told.contains("elsewhere.key cannot be used together"), "{told}");
+    assert!(
+        told.contains("elsewhere.key cannot be used together"),
+        "{told}"
+    );
     let told = serve(&one.key, &one.key);
-    assert!(told.contains("127.0.0.1.key: no certificate can be read from it"), "{told}");
+    assert!(
+        told.contains("127.0.0.1.key: no certificate can be read from it"),
+        "{told}"
+    );
     let key = one.key.to_str().expect("UTF-8");
-    for (file, said) in
-        [("/none", "cannot read authorities from /none"), (key, "no certificate")]
-    {
+    for (file, said) in [
+        ("/none", "cannot read authorities from /none"),
+        (key, "no certificate"),
+    ] {
         let (code, told) = ask("https://127.0.0.1:1", &["--tls-ca", file]);
         assert_eq!(code, Some(2));
         assert!(told.contains(said), "{told}");

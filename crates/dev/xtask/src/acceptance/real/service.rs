@@ -26,12 +26,7 @@ const STUDY: &str = "tests/jobs/study.py";
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The verdict on a job of two hosts, a script of ours, once both have told its end.
-fn verdict(
-    collector: &ServeProcess,
-    lab: &Lab,
-    job: &str,
-    training: &str,
-) -> Result<Verdict> {
+fn verdict(collector: &ServeProcess, lab: &Lab, job: &str, training: &str) -> Result<Verdict> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let mut hosts = Vec::new();
     for (node, host) in ["a", "b"].into_iter().enumerate() {
@@ -43,7 +38,9 @@ fn verdict(
             lab.root.display(),
         );
         let mut command = lab.command("laggard")?;
-        command.args(words.split_whitespace()).stderr(Stdio::piped());
+        command
+            .args(words.split_whitespace())
+            .stderr(Stdio::piped());
         hosts.push(command.spawn()?);
     }
     for host in hosts {
@@ -91,7 +88,11 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
     let Some((first, others)) = verdict.incidents.split_first() else {
         return (vec!["no incident".to_owned()], 0.0);
     };
-    let slow = if rank_named { vec![seed % RANKS] } else { Vec::new() };
+    let slow = if rank_named {
+        vec![seed % RANKS]
+    } else {
+        Vec::new()
+    };
     let charged = first.cost_s / injected_s(fault, verdict);
     // All but the culprits waited.
     let victims: Vec<u32> = (0..RANKS).filter(|rank| !slow.contains(rank)).collect();
@@ -103,7 +104,10 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
         }
         _ => fault != "two" && others.is_empty(),
     };
-    let agreed = verdict.incidents.iter().all(|i| i.contradictions.is_empty());
+    let agreed = verdict
+        .incidents
+        .iter()
+        .all(|i| i.contradictions.is_empty());
     let asked = [
         (names(verdict, &slow, stage), "who or where"),
         (first.pace == pace, "pace"),
@@ -117,19 +121,24 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
         (agreed, "a contradiction"),
         (verdict.job.lost_records == 0, "records lost"),
     ];
-    let wrong: Vec<&str> =
-        asked.into_iter().filter(|(right, _)| !right).map(|(_, what)| what).collect();
+    let wrong: Vec<&str> = asked
+        .into_iter()
+        .filter(|(right, _)| !right)
+        .map(|(_, what)| what)
+        .collect();
     if wrong.is_empty() {
         return (Vec::new(), charged);
     }
-    let texts = verdict.incidents.iter().map(|incident| incident.text.clone());
+    let texts = verdict
+        .incidents
+        .iter()
+        .map(|incident| incident.text.clone());
     ([vec![wrong.join(", ")], texts.collect()].concat(), charged)
 }
 
 /// The fault matrix once more, with two hosts of two ranks that tell a collector.
 pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    let collector =
-        ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
+    let collector = ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
     for truth in MATRIX {
         let fault = truth.0;
         let (mut told, mut charged) = (Vec::new(), Vec::new());
@@ -163,12 +172,10 @@ pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> 
 
 /// Fault-free jobs of two hosts that tell a collector.
 pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    let collector =
-        ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
+    let collector = ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
     let (mut told, mut windows, mut strong) = (Vec::new(), 0, 0);
     for seed in 1..=HEALTHY_JOBS {
-        let training =
-            format!("{DEMO} --fault none --steps {HEALTHY_STEPS} --seed {seed}");
+        let training = format!("{DEMO} --fault none --steps {HEALTHY_STEPS} --seed {seed}");
         let verdict = verdict(&collector, lab, &format!("none-{seed}"), &training)?;
         windows += verdict.windows.len();
         let labels = verdict.windows.iter().flat_map(|window| &window.labels);
@@ -186,7 +193,13 @@ pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         "{HEALTHY_JOBS} jobs of {HEALTHY_STEPS} steps without a fault, 4 ranks on 2 hosts, told \
          to a collector"
     );
-    print(AcceptanceRow::new(id, scenario, told.join("; "), "none", holds));
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        told.join("; "),
+        "none",
+        holds,
+    ));
     Ok(())
 }
 
@@ -194,7 +207,10 @@ pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
 fn names_by(verdict: &Verdict, rank: u32, method: Method) -> bool {
     verdict.incidents.first().is_some_and(|first| {
         first.subject.ranks == [rank]
-            && first.evidence.iter().any(|evidence| evidence.method == method)
+            && first
+                .evidence
+                .iter()
+                .any(|evidence| evidence.method == method)
     })
 }
 
@@ -207,12 +223,13 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let (mut told, mut functions) = (Vec::new(), BTreeSet::new());
     for seed in SEEDS {
         let (job, slow) = (format!("slow-{seed}"), seed % RANKS);
-        let training = format!(
-            "{STUDY} --fault data --delay-ms 50 --from 160 --steps 400 --slow {slow}"
-        );
+        let training =
+            format!("{STUDY} --fault data --delay-ms 50 --from 160 --steps 400 --slow {slow}");
         let verdict = verdict(&collector, lab, &job, &training)?;
-        let (kept, calls) =
-            (format!("collected/{job}/batches.zst"), format!("calls-{seed}"));
+        let (kept, calls) = (
+            format!("collected/{job}/batches.zst"),
+            format!("calls-{seed}"),
+        );
         let export = ["analyze", "--json", "--export-calls", &calls, &kept];
         lab.verdict(&export.map(str::to_owned))?;
         let called = lab.verdict(&["analyze", "--json", &calls].map(str::to_owned))?;
@@ -220,15 +237,21 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         functions.extend(first.and_then(|first| first.subject.function.clone()));
         let asked = [
             (names(&verdict, &[slow], DATA), "stages: rank, data"),
-            (names_by(&verdict, slow, Method::Pattern), "a profile: rank, function"),
+            (
+                names_by(&verdict, slow, Method::Pattern),
+                "a profile: rank, function",
+            ),
             (names_by(&called, slow, Method::Schedule), "call logs: rank"),
             (
                 first.is_some_and(|first| first.contradictions.is_empty()),
                 "no contradiction",
             ),
         ];
-        let wrong: Vec<_> =
-            asked.into_iter().filter(|(right, _)| !right).map(|(_, what)| what).collect();
+        let wrong: Vec<_> = asked
+            .into_iter()
+            .filter(|(right, _)| !right)
+            .map(|(_, what)| what)
+            .collect();
         if !wrong.is_empty() {
             told.push(format!("seed {seed} lacks: {}", wrong.join("; ")));
         }
@@ -261,12 +284,14 @@ pub(super) fn pipelines(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let places = (0..RANKS).flat_map(|rank| ["F", "B"].map(|pass| (rank, pass)));
     for (rank, pass) in places {
         let slow = format!("SLOW_BLOCKS={rank},{pass},10,39");
-        let mut command: Vec<String> =
-            ["env", "STEPS=40", &slow].map(str::to_owned).into();
+        let mut command: Vec<String> = ["env", "STEPS=40", &slow].map(str::to_owned).into();
         command.extend(lab.torchrun(RANKS, "python/tests/jobs/pipelines.py", ""));
         let verdict = lab.run("", command)?;
-        let named: Vec<_> =
-            verdict.incidents.iter().map(|i| &i.subject.ranks[..]).collect();
+        let named: Vec<_> = verdict
+            .incidents
+            .iter()
+            .map(|i| &i.subject.ranks[..])
+            .collect();
         if named == [[rank]] {
             right += 1;
         } else {
@@ -280,8 +305,13 @@ pub(super) fn pipelines(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         0,
         format!("{right} of 8; in {contradicted} stages named the other rank too"),
     );
-    let scenario =
-        "two pipelines of two stages side by side, blocks of one rank 50 ms longer";
-    print(AcceptanceRow::new(id, scenario, told.join("; "), "that rank alone", holds));
+    let scenario = "two pipelines of two stages side by side, blocks of one rank 50 ms longer";
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        told.join("; "),
+        "that rank alone",
+        holds,
+    ));
     Ok(())
 }
