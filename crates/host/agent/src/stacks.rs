@@ -1,7 +1,7 @@
 use std::fs;
 
 use model::{Frame, ProcessState, Stack, Worker};
-use py_spy::{Config, PythonSpy};
+use py_spy::{Config, PythonSpy, StackTrace};
 
 use crate::processes::fields;
 
@@ -62,14 +62,7 @@ fn frames_of(pid: u32) -> Result<(Vec<Frame>, bool), String> {
     let threads = PythonSpy::new(id, &config)
         .and_then(|mut spy| spy.get_stack_traces())
         .map_err(|error| reason(&format!("{error:#}")))?;
-    let main = threads
-        .iter()
-        .find(|thread| {
-            thread.os_thread_id == Some(u64::from(pid))
-                || thread.thread_name.as_deref() == Some("MainThread")
-        })
-        .or(threads.first())
-        .ok_or_else(|| "it has no Python thread".to_owned())?;
+    let main = main_thread(&threads, pid).ok_or_else(|| "it has no Python thread".to_owned())?;
     let frames = main
         .frames
         .iter()
@@ -80,6 +73,18 @@ fn frames_of(pid: u32) -> Result<(Vec<Frame>, bool), String> {
         })
         .collect();
     Ok((frames, main.owns_gil))
+}
+
+/// The thread that the process began with, which runs the script. Depending on the version of
+/// Python, py-spy knows its number, its name, or neither.
+fn main_thread(threads: &[StackTrace], pid: u32) -> Option<&StackTrace> {
+    threads
+        .iter()
+        .find(|thread| {
+            thread.os_thread_id == Some(u64::from(pid))
+                || thread.thread_name.as_deref() == Some("MainThread")
+        })
+        .or(threads.first())
 }
 
 /// Why a stack cannot be read, from py-spy's error.
@@ -133,6 +138,34 @@ mod tests {
         let why = stack.unread.unwrap_or_default();
         assert!(why.to_lowercase().contains("python"), "{why:?}");
         assert_eq!((stack.holds_gil, stack.frames.len()), (None, 0));
+    }
+
+    #[test]
+    fn the_stack_is_that_of_the_main_thread() {
+        let thread = |os_thread_id: Option<u64>, name: Option<&str>| StackTrace {
+            pid: 7,
+            thread_id: 1,
+            thread_name: name.map(str::to_owned),
+            os_thread_id,
+            active: true,
+            owns_gil: false,
+            frames: Vec::new(),
+            process_info: None,
+        };
+        let by_number = [thread(Some(8), None), thread(Some(7), None)];
+        let by_name = [
+            thread(None, Some("Thread-1")),
+            thread(None, Some("MainThread")),
+        ];
+        let unknown = [thread(None, None), thread(None, Some("Thread-1"))];
+        for (threads, expected) in [(&by_number, 1), (&by_name, 1), (&unknown, 0)] {
+            let main = main_thread(threads, 7).unwrap();
+            assert!(
+                std::ptr::eq(main, &raw const threads[expected]),
+                "{threads:?}"
+            );
+        }
+        assert!(main_thread(&[], 7).is_none());
     }
 
     #[test]
