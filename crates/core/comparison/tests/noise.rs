@@ -47,6 +47,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             exposed_s: 0.0,
             device_wait_share: None,
             hosts_run_ahead: false,
+            hosts_may_run_ahead: false,
             ambiguous_steps: 0,
             sampled_steps: 0,
             read_backs: Vec::new(),

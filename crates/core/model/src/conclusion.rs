@@ -45,7 +45,8 @@ impl Verdict {
     /// What hides faults of a job whose hosts run ahead of their devices, whatever else was found.
     pub fn unobserved(&self) -> Option<Conclusion> {
         let job = &self.job;
-        let runs_ahead = job.hosts_run_ahead || job.device_wait_share.is_some();
+        let runs_ahead =
+            job.hosts_run_ahead || job.hosts_may_run_ahead || job.device_wait_share.is_some();
         if job.ambiguous_steps > 0 {
             Some(Conclusion::Ambiguous)
         } else if runs_ahead && job.sampled_steps == 0 {

@@ -19,13 +19,14 @@ const GROWTH_MIN: f64 = 0.5;
 /// not. Where a rank is late by as much in every step, only what varies distinguishes the two.
 /// # Source
 /// Ours: docs/math/meetings.md.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Growth {
-    slope: f64,
-    /// Standard error of the slope.
-    error: f64,
-    /// Mean square of how early ranks are, in square seconds.
-    square: f64,
+    count: f64,
+    /// Sums in square seconds: how early ranks are, squared; that by what they take; what they
+    /// take, squared.
+    early: f64,
+    both: f64,
+    takes: f64,
 }
 
 impl Growth {
@@ -35,38 +36,56 @@ impl Growth {
             keep_variation(values);
         }
         let pairs = early_s.iter().flatten().zip(takes_s.iter().flatten());
-        let count = pairs.clone().count() as f64;
-        let square: f64 = pairs.clone().map(|(early, _)| early * early).sum();
-        let slope = pairs
-            .clone()
-            .map(|(early, takes)| early * takes)
-            .sum::<f64>()
-            / square;
-        let rest: f64 = pairs
-            .clone()
-            .map(|(early, takes)| (takes - slope * early).powi(2))
-            .sum();
-        let error = (rest / (count * square)).sqrt();
-        Self {
-            slope,
-            error,
-            square: square / count,
+        let mut growth = Self::default();
+        for (early, takes) in pairs {
+            growth.count += 1.0;
+            growth.early += early * early;
+            growth.both += early * takes;
+            growth.takes += takes * takes;
         }
+        growth
+    }
+
+    /// Slope of what ranks take over how early they are; no number if nothing varies.
+    fn slope(&self) -> f64 {
+        self.both / self.early
+    }
+
+    /// Standard error of the slope.
+    fn error(&self) -> f64 {
+        // Rounding may leave less than nothing of what a perfect slope explains.
+        let rest = (self.takes - self.slope() * self.both).max(0.0);
+        (rest / (self.count * self.early)).sqrt()
+    }
+
+    /// Whether there is any step to judge by.
+    pub fn is_measured(&self) -> bool {
+        self.count > 0.0
     }
 
     /// Whether ranks certainly wait.
     pub fn is_certain(&self) -> bool {
-        self.slope >= GROWTH_MIN.max(SURE_ERRORS * self.error)
+        self.slope() >= GROWTH_MIN.max(SURE_ERRORS * self.error())
     }
 
     /// Whether ranks may wait, as far as what varies shows.
     pub fn is_possible(&self) -> bool {
-        self.square <= 0.0 || self.slope + SURE_ERRORS * self.error >= GROWTH_MIN
+        self.early <= 0.0 || self.slope() + SURE_ERRORS * self.error() >= GROWTH_MIN
     }
 
     /// Whether ranks vary by at least so many seconds (root mean square) in how early they are.
     pub fn varies_by(&self, seconds: f64) -> bool {
-        self.square >= seconds * seconds
+        self.count > 0.0 && self.early >= self.count * seconds * seconds
+    }
+}
+
+impl std::ops::AddAssign for Growth {
+    /// Joins what other steps of the same ranks show.
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.early += other.early;
+        self.both += other.both;
+        self.takes += other.takes;
     }
 }
 
@@ -102,5 +121,17 @@ mod tests {
         assert!(!works.is_certain() && !works.is_possible());
         let still = Growth::of(vec![vec![3.0; 40]], vec![vec![5.0; 40]]);
         assert!(!still.is_certain() && still.is_possible() && !still.varies_by(1e-9));
+    }
+
+    #[test]
+    fn what_one_window_leaves_open_several_decide() {
+        let early_s: Vec<f64> = (0..6).map(|row| f64::from(row * 5 % 7)).collect();
+        let takes_s: Vec<f64> = [3.0, 6.0, 0.0, 4.0, 8.0, 5.0].to_vec();
+        let one = Growth::of(vec![early_s], vec![takes_s]);
+        let mut several = one;
+        for _ in 0..30 {
+            several += one;
+        }
+        assert!(!one.is_certain() && several.is_certain());
     }
 }

@@ -106,6 +106,8 @@ pub enum VerdictNote {
     },
     /// Hosts run ahead of devices that nobody looked at.
     DevicesUnseen,
+    /// Hosts may run ahead of devices that nobody looked at.
+    DevicesMayBeUnseen,
     /// Hosts mostly wait for their devices.
     DeviceWait {
         /// Share of exposed time.

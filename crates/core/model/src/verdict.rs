@@ -112,6 +112,9 @@ pub struct JobSummary {
     /// Whether hosts are seen to run ahead of their devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_run_ahead: bool,
+    /// Whether nothing shows that hosts wait for one another, nor that they run ahead.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hosts_may_run_ahead: bool,
     /// Steps in which a host was late, or waited for its device, and which did what is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ambiguous_steps: u64,

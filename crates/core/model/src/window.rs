@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use crate::{CollectiveOp, Ending, MarkKind, RankNs, StageId};
+use crate::{CollectiveOp, Ending, Growth, MarkKind, RankNs, StageId};
 
 /// Where the cycle of the training loop is cut into steps for accounting.
 ///
@@ -146,6 +146,9 @@ pub struct Window {
     /// Whether hosts are seen not to wait for each other where they issue collectives: they run
     /// ahead of their devices.
     pub runs_ahead: bool,
+    /// How long ranks take to the cut by how early they issue their last collective, where steps
+    /// are cut behind it: a host that waits there takes longer the earlier it is.
+    pub waits: Growth,
     /// Closure of the named stages.
     pub closure: Closure,
     /// Device-side forward times.
@@ -289,6 +292,7 @@ impl From<Block> for Window {
             cut: Cut::Data,
             meeting: Meeting::default(),
             runs_ahead: false,
+            waits: Growth::default(),
             closure: Closure::default(),
             device: DeviceEvents::default(),
             odd_accumulation_steps: 0,

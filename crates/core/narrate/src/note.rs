@@ -88,6 +88,12 @@ pub fn note(note: &VerdictNote) -> String {
              marks (`laggard doctor` says whether they are on)"
                 .to_owned()
         }
+        VerdictNote::DevicesMayBeUnseen => {
+            "nothing shows whether hosts wait for one another or run ahead of their devices; if they \
+             run ahead, a slow device cannot be observed without device marks (`laggard doctor` \
+             says whether they are on)"
+                .to_owned()
+        }
         VerdictNote::DeviceWait { share, devices } => device_wait(*share, *devices),
         VerdictNote::ReadBack(of_line) => read_back(of_line),
         VerdictNote::BlocksUnseen => {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, Meeting, RankNs, RankStep,
-    Segment, StageId, Sync, Window,
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, Growth, MarkKind, Meeting, RankNs,
+    RankStep, Segment, StageId, Sync, Window,
 };
 
 use crate::align::JobStep;
-use crate::meeting::choose_cut;
+use crate::meeting::{ChosenCut, choose_cut};
 
 /// Share of steps that use batches of an earlier step from which data waits are not trusted:
 /// bursts of two batches halve the steps that wait.
@@ -110,15 +110,16 @@ fn build(
         }
         .push(*rank);
     }
-    let (cut, meeting, runs_ahead) = if published_cut {
-        (Cut::Data, Meeting::Issued, false)
+    let chosen = if published_cut {
+        ChosenCut::unmeasured(Cut::Data)
     } else {
         choose_cut(previous, steps, &ranks)
     };
-    let window = build_cut(previous, steps, &ranks, cut)?;
+    let window = build_cut(previous, steps, &ranks, chosen.cut)?;
     Some(Window {
-        meeting,
-        runs_ahead,
+        meeting: chosen.meeting,
+        runs_ahead: chosen.runs_ahead,
+        waits: chosen.waits,
         missing_ranks,
         ..window
     })
@@ -143,6 +144,7 @@ pub(crate) fn build_cut(
         cut,
         meeting: Meeting::default(),
         runs_ahead: false,
+        waits: Growth::default(),
         closure: Closure::default(),
         device: device_events(steps, ranks),
         odd_accumulation_steps: odd_accumulation_steps(steps),

@@ -11,7 +11,7 @@ use model::{
 use crate::Segmenter;
 use crate::align::JobStep;
 use crate::build::build_cut;
-use crate::meeting::choose_cut;
+use crate::meeting::{ChosenCut, choose_cut};
 
 /// Marks one run of sampled steps may have; a rank that sends more is not believed.
 const MAX_MARKS: usize = 16_384;
@@ -459,7 +459,7 @@ impl DeviceClock {
             .collect();
         self.steps.retain(|_, sampled| !sampled.is_empty());
         let device = plane(&sampled, StepClock::Device);
-        let (cut, meeting, _) = choose_cut(None, &device, ranks);
+        let ChosenCut { cut, meeting, .. } = choose_cut(None, &device, ranks);
         let mut window = build_cut(None, &device, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.

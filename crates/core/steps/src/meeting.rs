@@ -27,6 +27,29 @@ const MAX_FOLLOWED: usize = 16;
 /// seconds. Ours: clocks do not tick finer.
 const VARIES_S: f64 = 1e-6;
 
+/// Where the steps of a window are cut, and what it shows of its hosts.
+#[derive(Debug)]
+pub(crate) struct ChosenCut {
+    pub(crate) cut: Cut,
+    pub(crate) meeting: Meeting,
+    /// Whether hosts run ahead of their devices.
+    pub(crate) runs_ahead: bool,
+    /// How hosts wait behind their last collective.
+    pub(crate) waits: Growth,
+}
+
+impl ChosenCut {
+    /// A cut that nothing is measured of.
+    pub(crate) fn unmeasured(cut: Cut) -> Self {
+        Self {
+            cut,
+            meeting: Meeting::Issued,
+            runs_ahead: false,
+            waits: Growth::default(),
+        }
+    }
+}
+
 /// Chooses where steps are cut. Also says whether ranks measurably meet there, and whether hosts run
 /// ahead of their devices.
 ///
@@ -39,13 +62,13 @@ pub(crate) fn choose_cut(
     previous: Option<&JobStep>,
     steps: &[JobStep],
     ranks: &[u32],
-) -> (Cut, Meeting, bool) {
+) -> ChosenCut {
     let issued = issued_cut(steps, ranks);
     let Cut::After(kind) = issued else {
-        return (issued, Meeting::Issued, false);
+        return ChosenCut::unmeasured(issued);
     };
     if ranks.len() < 2 {
-        return (issued, Meeting::Issued, false);
+        return ChosenCut::unmeasured(issued);
     }
     let candidates: Vec<CandidateCut> = [issued]
         .into_iter()
@@ -73,7 +96,12 @@ pub(crate) fn choose_cut(
         None if is_elsewhere || candidates[0].is_refuted() => (Cut::Data, Meeting::Unseen),
         _ => (issued, Meeting::Issued),
     };
-    (cut, meeting, runs_ahead || meeting != Meeting::Issued)
+    ChosenCut {
+        cut,
+        meeting,
+        runs_ahead: runs_ahead || meeting != Meeting::Issued,
+        waits: candidates[0].growth(),
+    }
 }
 
 /// What a window looks like if its ranks meet at a cut.
@@ -171,10 +199,14 @@ impl CandidateCut {
         self.late_s > 0.0 && self.left_s <= LEFT_SHARE * self.late_s && (!few || self.may_wait())
     }
 
+    fn growth(&self) -> Growth {
+        Growth::of(self.early_s.clone(), self.takes_s.clone())
+    }
+
     /// Whether a rank that is early may wait for the last one, as far as what varies shows. Of two
     /// ranks whichever waits looks late where it waits; but a wait follows the other rank's noise.
     fn may_wait(&self) -> bool {
-        let growth = Growth::of(self.early_s.clone(), self.takes_s.clone());
+        let growth = self.growth();
         !growth.varies_by(VARIES_S) || growth.is_possible()
     }
 

@@ -164,6 +164,17 @@ fn hosts_that_wait_for_their_devices_are_not_called_healthy_unseen() {
 }
 
 #[test]
+fn a_slow_device_behind_hosts_that_never_read_back_is_not_called_healthy() {
+    let verdict = verdict("late/rank1_device_never");
+    assert_eq!(verdict["incidents"], Value::Array(Vec::new()));
+    let job = &verdict["job"];
+    assert_eq!(
+        (&job["hosts_run_ahead"], &job["hosts_may_run_ahead"]),
+        (&Value::Null, &json!(true))
+    );
+}
+
+#[test]
 fn hosts_that_block_in_their_collectives_wait_for_no_device() {
     for recording in
         ["none", "data", "callback", "backward_fsdp2"].map(|name| format!("jobs/{name}"))
@@ -171,5 +182,6 @@ fn hosts_that_block_in_their_collectives_wait_for_no_device() {
         let job = &verdict(&recording)["job"];
         assert_eq!(job["cut"], "backward end");
         assert_eq!(job["device_wait_share"], Value::Null);
+        assert_eq!(job["hosts_may_run_ahead"], Value::Null);
     }
 }

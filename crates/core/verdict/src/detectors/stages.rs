@@ -4,8 +4,8 @@ use diagnosis::Detector;
 use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices, Tracker};
 use model::{
-    Cut, Finding, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId, StageNames,
-    Window,
+    Cut, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
+    StageNames, Window,
 };
 use steps::DeviceClock;
 
@@ -28,6 +28,8 @@ pub(crate) struct DeviceSteps {
     /// Windows in which hosts are seen to run ahead, and the others.
     ahead: u64,
     not_ahead: u64,
+    /// How hosts wait in windows in which they are not seen to run ahead.
+    waits: Growth,
 }
 
 impl DeviceSteps {
@@ -38,11 +40,12 @@ impl DeviceSteps {
         gates: &Gates,
         baseline: &Baseline,
     ) -> Option<DeviceAccount> {
-        *if window.runs_ahead {
-            &mut self.ahead
+        if window.runs_ahead {
+            self.ahead += 1;
         } else {
-            &mut self.not_ahead
-        } += 1;
+            self.not_ahead += 1;
+            self.waits += window.waits;
+        }
         let last_step = window.first_step + window.steps.saturating_sub(1);
         let last_step = u32::try_from(last_step).unwrap_or(u32::MAX);
         let Some(mut sampled) = self.clock.take_window(&window.ranks, last_step) else {
@@ -96,6 +99,12 @@ impl DeviceSteps {
     /// Whether hosts are seen to run ahead of their devices in half of the windows or more.
     pub(crate) fn hosts_run_ahead(&self) -> bool {
         self.ahead > 0 && self.ahead >= self.not_ahead
+    }
+
+    /// Whether hosts may run ahead of their devices all the same: where ranks issue collectives,
+    /// nothing shows that they wait for one another.
+    pub(crate) fn hosts_may_run_ahead(&self) -> bool {
+        self.waits.is_measured() && !self.waits.is_certain()
     }
 
     /// What is read back, by what it may cost: the most first.

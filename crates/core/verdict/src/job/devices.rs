@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use model::{
-    Announcement, DeviceTime, DevicesSeen, Finding, Mark, RankNs, Side, StageId, VerdictNote,
+    Announcement, DeviceTime, DevicesSeen, Finding, Mark, RankNs, Side, Source, StageId,
+    VerdictNote,
 };
 use steps::runs_from;
 
@@ -73,6 +74,15 @@ impl Job {
         (share >= DEVICE_WAIT_SHARE).then_some(share)
     }
 
+    /// Whether nothing shows how hosts and devices go together, in a job where nothing else stands
+    /// out. Only hosts that run in a loop of their own are looked at: not what others recorded.
+    pub(super) fn hosts_may_run_ahead(&self) -> bool {
+        let stages = &self.detectors.stages;
+        self.source == Source::Marks
+            && stages.devices.hosts_may_run_ahead()
+            && stages.tracker.findings(self.context()).is_empty()
+    }
+
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.
     pub(super) fn read_back_notes(&self) -> impl Iterator<Item = VerdictNote> {
         let lines = self
@@ -89,9 +99,15 @@ impl Job {
     /// What is said of hosts that wait for their devices, or run ahead of them.
     pub(super) fn device_wait_note(&self) -> Option<VerdictNote> {
         let Some(share) = self.device_wait_share() else {
-            let is_unseen = self.detectors.stages.devices.hosts_run_ahead()
-                && self.detectors.stages.devices.sampled_steps() == 0;
-            return is_unseen.then_some(VerdictNote::DevicesUnseen);
+            let devices = &self.detectors.stages.devices;
+            return if devices.sampled_steps() > 0 {
+                None
+            } else if devices.hosts_run_ahead() {
+                Some(VerdictNote::DevicesUnseen)
+            } else {
+                self.hosts_may_run_ahead()
+                    .then_some(VerdictNote::DevicesMayBeUnseen)
+            };
         };
         let incidents = self.detectors.stages.tracker.findings(self.context());
         let is_device = |one: &Finding| one.subject.side == Some(Side::Device);
