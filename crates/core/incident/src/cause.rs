@@ -49,11 +49,14 @@ impl Reference {
 
     /// The stage that takes longer now, by most.
     fn slower_stage(&self, now: &Self) -> Option<StageId> {
-        let growth = |stage: &StageId| {
-            now.advance_s[stage] - self.advance_s.get(stage).copied().unwrap_or(0.0)
-        };
-        let stages = now.advance_s.keys().copied();
-        stages.max_by(|a, b| growth(a).total_cmp(&growth(b)).then(b.cmp(a)))
+        now.advance_s
+            .iter()
+            .map(|(stage, now_s)| {
+                let before_s = self.advance_s.get(stage).copied().unwrap_or(0.0);
+                (*stage, now_s - before_s)
+            })
+            .max_by(|(a, more_s), (b, other_s)| more_s.total_cmp(other_s).then(b.cmp(a)))
+            .map(|(stage, _)| stage)
     }
 }
 
@@ -67,15 +70,18 @@ pub(crate) struct Best {
 impl Best {
     /// Takes in another window, and the account of its devices.
     pub(crate) fn take(&mut self, found: &WindowFrontier, devices: Devices<'_>) {
-        let better = |known: Option<Reference>, now: Option<Reference>| match (known, now) {
-            (Some(known), Some(now)) => Some(known.better(now)),
-            (known, now) => known.or(now),
-        };
-        self.host = better(self.host.take(), Reference::of(found));
+        self.host = better_of(self.host.take(), Reference::of(found));
         if let Devices::Accounted(account) = devices {
             let now = Reference::of_rows(&account.found);
-            self.device = better(self.device.take(), Some(now));
+            self.device = better_of(self.device.take(), Some(now));
         }
+    }
+}
+
+fn better_of(known: Option<Reference>, now: Option<Reference>) -> Option<Reference> {
+    match (known, now) {
+        (Some(known), Some(now)) => Some(known.better(now)),
+        (known, now) => known.or(now),
     }
 }
 
@@ -125,10 +131,6 @@ fn input_bound(
 ) -> Option<Fault> {
     let of_stage = faults.iter().filter(|fault| fault.stage == StageId::DATA);
     let explained_s: f64 = of_stage.map(|fault| fault.cost_s).sum();
-    let waited_s = |window: &Window, found: &WindowFrontier, explained_s: f64| {
-        let charged_s = found.advance_s[found.slot(StageId::DATA)?];
-        Some((charged_s - explained_s).min(usual_s(window, StageId::DATA)))
-    };
     let cost_s = match account {
         Some(DeviceAccount {
             sampled,
@@ -136,9 +138,9 @@ fn input_bound(
             ..
         }) => {
             let scale = found.exposed_s / sampled_found.exposed_s;
-            scale * waited_s(&sampled.window, sampled_found, explained_s / scale)?
+            scale * waited_for_data_s(&sampled.window, sampled_found, explained_s / scale)?
         }
-        None => waited_s(window, found, explained_s)?,
+        None => waited_for_data_s(window, found, explained_s)?,
     };
     let dominant = cost_s >= settings.input_share_min * found.exposed_s;
     let is_bound = dominant && cost_s > 0.0;
@@ -213,19 +215,27 @@ fn degraded(
     })
 }
 
+/// What ranks wait for their data beyond what is explained; nothing if no rank did.
+fn waited_for_data_s(window: &Window, found: &WindowFrontier, explained_s: f64) -> Option<f64> {
+    let charged_s = found.advance_s[found.slot(StageId::DATA)?];
+    Some((charged_s - explained_s).min(usual_s(window, StageId::DATA)))
+}
+
 fn unknown_rank(
     window: &Window,
     found: &WindowFrontier,
     settings: &IncidentSettings,
 ) -> Option<Fault> {
-    let boundaries = || {
-        window
-            .blocks
-            .iter()
-            .flat_map(|block| block.boundaries.iter())
-    };
-    let assumed = boundaries().any(|boundary| boundary.sync == Sync::Assumed)
-        && !boundaries().any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
+    let boundaries = window
+        .blocks
+        .iter()
+        .flat_map(|block| block.boundaries.iter());
+    let assumed = boundaries
+        .clone()
+        .any(|boundary| boundary.sync == Sync::Assumed)
+        && !boundaries
+            .clone()
+            .any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
     let slot = frontier::ranking(&found.share).first().copied()?;
     let dominant = found.share[slot] >= settings.unknown_share_min;
     let synchronises = found.stages[slot] == StageId::BACKWARD

@@ -38,10 +38,11 @@ pub fn devices(
     ranks: &[u32],
     used: &[(Vec<u32>, DeviceUsage)],
 ) -> Vec<(Observation, Option<Action>)> {
-    let is_gpu = |usage: &DeviceUsage| matches!(usage.device, Device::Gpu(_));
     let mut found = Vec::new();
-    for kind in [true, false] {
-        let alike = used.iter().filter(|(_, usage)| is_gpu(usage) == kind);
+    for are_gpus in [true, false] {
+        let alike = used
+            .iter()
+            .filter(|(_, usage)| matches!(usage.device, Device::Gpu(_)) == are_gpus);
         let (own, others): (Vec<_>, Vec<_>) = alike.partition(|(users, _)| {
             ranks.is_empty() || users.iter().any(|rank| ranks.contains(rank))
         });
@@ -50,8 +51,11 @@ pub fn devices(
         }
         let peers: Vec<&DeviceUsage> = others.iter().map(|(_, usage)| usage).collect();
         let views = own.iter().map(|(users, usage)| {
-            let is_named = |rank: &&u32| ranks.is_empty() || ranks.contains(rank);
-            let ranks = users.iter().filter(is_named).copied().collect();
+            let ranks = users
+                .iter()
+                .copied()
+                .filter(|rank| ranks.is_empty() || ranks.contains(rank))
+                .collect();
             View {
                 ranks,
                 usage,
@@ -252,17 +256,14 @@ fn busy(view: &View<'_>) -> Option<Found> {
     })
 }
 
+fn error_count(usage: &DeviceUsage) -> f64 {
+    usage.errors.values().map(|count| *count as f64).sum()
+}
+
 /// A device has counted errors, more than others.
 fn errors(view: &View<'_>) -> Option<Found> {
-    let sum = |usage: &DeviceUsage| {
-        usage
-            .errors
-            .values()
-            .map(|count| *count as f64)
-            .sum::<f64>()
-    };
-    let mut peers: Vec<f64> = view.peers.iter().map(|peer| sum(peer)).collect();
-    let excess = sum(view.usage) - median(&mut peers).unwrap_or(0.0);
+    let mut peers: Vec<f64> = view.peers.iter().map(|peer| error_count(peer)).collect();
+    let excess = error_count(view.usage) - median(&mut peers).unwrap_or(0.0);
     let unlike = Unlike::Errors(view.usage.errors.clone());
     (excess > 0.0).then_some(Found {
         unlike,

@@ -18,6 +18,8 @@ const CANDIDATE_SHARE: f64 = 0.02;
 const SAME_STEPS_SHARE: f64 = 0.5;
 /// Lateness, relative to the worst rank's, from which ranks share a fault.
 const SAME_LATENESS_SHARE: f64 = 0.3;
+/// Strikes from which a fault is no accident of a step or two. Ours.
+const STRIKES_MIN: u64 = 5;
 /// How much larger the next strike must be, when they are sorted by size, for it to belong to
 /// another fault.
 pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
@@ -374,8 +376,7 @@ fn victims(
             let fixed = fixed_row(boundaries, found, lateness, *row, &struck);
             lateness.replays[*row].ends_with(fixed)
         });
-        let last = |ends: &[f64]| ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        cost_s += (last(&before) - last(&without)).max(0.0);
+        cost_s += (latest(&before) - latest(&without)).max(0.0);
         for (waited_s, (before, without)) in waited_s.iter_mut().zip(before.iter().zip(&without)) {
             *waited_s += before - without;
         }
@@ -383,15 +384,22 @@ fn victims(
     if cost_s <= 0.0 {
         return Ranks::default();
     }
-    let others = || (0..ranks).filter(|column| !candidate.columns.contains(column));
-    let of = |columns: Vec<usize>| columns.into_iter().map(|at| window.ranks[at]).collect();
-    let waited = others().filter(|at| waited_s[*at] >= VICTIM_SHARE * cost_s);
-    let waited: Vec<usize> = waited.collect();
-    if waited.is_empty() {
-        of(others().collect())
-    } else {
-        of(waited)
+    let mut columns: Vec<usize> = (0..ranks)
+        .filter(|column| !candidate.columns.contains(column))
+        .collect();
+    let has_waited = |column: &usize| waited_s[*column] >= VICTIM_SHARE * cost_s;
+    if columns.iter().any(has_waited) {
+        columns.retain(has_waited);
     }
+    columns
+        .into_iter()
+        .map(|column| window.ranks[column])
+        .collect()
+}
+
+/// When the last rank comes.
+fn latest(ends_s: &[f64]) -> f64 {
+    ends_s.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
 /// The change of a row's own work, as a [`frontier::Replay`] takes it, that puts each late rank at the
@@ -450,16 +458,19 @@ fn describe(
     let stage = found.stages[candidate.slot];
     // Accounting charges what follows the last synchronisation to the step that pays for it;
     // a person looks for it in the step it happened in.
-    let happened = |row: &usize| {
-        let account = &found.steps[*row];
-        let block = &window.blocks[account.block];
-        let place = block
-            .boundaries
-            .iter()
-            .position(|boundary| boundary.stage == stage);
-        account.step - u64::from(place.is_some_and(|place| place < block.carried))
-    };
-    let strikes: Vec<u64> = candidate.rows.iter().map(happened).collect();
+    let strikes: Vec<u64> = candidate
+        .rows
+        .iter()
+        .map(|row| {
+            let account = &found.steps[*row];
+            let block = &window.blocks[account.block];
+            let place = block
+                .boundaries
+                .iter()
+                .position(|boundary| boundary.stage == stage);
+            account.step - u64::from(place.is_some_and(|place| place < block.carried))
+        })
+        .collect();
     // A step is as late as its latest rank: several late ranks do not add up.
     let worst_s = |row: &usize| {
         let late = candidate
@@ -672,13 +683,13 @@ impl Record {
             .stall_min_s
             .max(settings.stall_min_steps * self.step_s);
         let stopped = self.weight_s >= stall_s * self.strikes.max(1) as f64;
-        let enough = |least: u64| self.strikes >= least;
+        let is_often = self.strikes >= STRIKES_MIN;
         match self.pace {
-            Pace::Steady => enough(5) && share >= settings.steady_share_min,
+            Pace::Steady => is_often && share >= settings.steady_share_min,
             Pace::Every { .. } => share >= settings.steady_share_min,
             Pace::Once { .. } => stopped,
             Pace::Sporadic | Pace::Rotating => {
-                stopped || (enough(5) && share >= settings.sporadic_share_min)
+                stopped || (is_often && share >= settings.sporadic_share_min)
             }
         }
     }

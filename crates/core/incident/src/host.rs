@@ -105,8 +105,11 @@ pub fn cores(
         }
         return Some((found, action));
     }
-    let differs = |rank: &u32| (kept_busy.get(rank).unwrap_or(&peers) - peers).abs() >= CORES_MIN;
-    let ranks: Vec<_> = ranks.iter().copied().filter(differs).collect();
+    let ranks: Vec<_> = ranks
+        .iter()
+        .copied()
+        .filter(|rank| (kept_busy.get(rank).unwrap_or(&peers) - peers).abs() >= CORES_MIN)
+        .collect();
     busy(&ranks).map(|busy| (Observation::Cores(busy), None))
 }
 
@@ -117,11 +120,7 @@ pub fn too_few_cores(
     now: &BTreeMap<u32, CoreUsage>,
     before: &BTreeMap<u32, CoreUsage>,
 ) -> Option<(Observation, Option<Action>)> {
-    let typical = |usages: &BTreeMap<u32, CoreUsage>| {
-        let shares = usages.values().map(|usage| usage.without_core_share);
-        median(&mut shares.collect::<Vec<_>>())
-    };
-    let (share, before_share) = (typical(now)?, typical(before)?);
+    let (share, before_share) = (typical_want(now)?, typical_want(before)?);
     (share - before_share >= WITHOUT_CORE_MIN).then_some((
         Observation::TooFewCores {
             share,
@@ -129,6 +128,12 @@ pub fn too_few_cores(
         },
         Some(Action::LookAtLoadOfHosts),
     ))
+}
+
+/// The median share of time that ranks wanted for a core.
+fn typical_want(usages: &BTreeMap<u32, CoreUsage>) -> Option<f64> {
+    let shares = usages.values().map(|usage| usage.without_core_share);
+    median(&mut shares.collect::<Vec<_>>())
 }
 
 fn each(usages: &BTreeMap<u32, CoreUsage>, what: fn(&CoreUsage) -> f64) -> BTreeMap<u32, f64> {
@@ -141,12 +146,15 @@ fn each(usages: &BTreeMap<u32, CoreUsage>, what: fn(&CoreUsage) -> f64) -> BTree
 /// Those of `ranks` that wanted for cores for more of the time than their peers.
 fn in_want(ranks: &[u32], shares: &BTreeMap<u32, f64>) -> Vec<u32> {
     let peers = of_peers(ranks, shares).unwrap_or(f64::INFINITY);
-    let wants = |rank: &u32| {
-        shares
-            .get(rank)
-            .is_some_and(|share| share - peers >= WITHOUT_CORE_MIN)
-    };
-    ranks.iter().copied().filter(wants).collect()
+    ranks
+        .iter()
+        .copied()
+        .filter(|rank| {
+            shares
+                .get(rank)
+                .is_some_and(|share| share - peers >= WITHOUT_CORE_MIN)
+        })
+        .collect()
 }
 
 /// The median of what is known of `ranks`.

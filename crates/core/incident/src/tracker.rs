@@ -145,8 +145,11 @@ impl Tracker {
         self.last_step = self
             .last_step
             .max(found.steps.last().map_or(0, |last| last.step));
-        let open = |track: &Track| self.is_open(track) && meet(&track.compared, window);
-        let open: Vec<bool> = self.tracks.iter().map(open).collect();
+        let open: Vec<bool> = self
+            .tracks
+            .iter()
+            .map(|track| self.is_open(track) && meet(&track.compared, window))
+            .collect();
         for (track, _) in self.tracks.iter_mut().zip(&open).filter(|(_, open)| **open) {
             track.quiet_s += found.exposed_s;
         }
@@ -189,12 +192,11 @@ impl Tracker {
     /// Whether more should be known of the devices: one of them goes on to be slow, or to be held up,
     /// or hosts are late and nobody saw what that did to their devices.
     pub fn suspects_devices(&self) -> bool {
-        let is_of_devices = |track: &&Track| track.spoken && track.fault.side.is_some();
         self.is_unsettled
             || self
                 .tracks
                 .iter()
-                .filter(is_of_devices)
+                .filter(|track| track.spoken && track.fault.side.is_some())
                 .any(|it| self.is_open(it))
     }
 
@@ -522,8 +524,12 @@ impl Track {
     fn add(&mut self, fault: Fault) {
         // Another fault of the same window may have struck some of these steps, or later ones.
         let known = self.strikes.make_contiguous();
-        let is_new = |step: &u64| known.binary_search(step).is_err();
-        let new: Vec<u64> = fault.strikes.iter().copied().filter(is_new).collect();
+        let new: Vec<u64> = fault
+            .strikes
+            .iter()
+            .copied()
+            .filter(|step| known.binary_search(step).is_err())
+            .collect();
         self.struck_steps += new.len() as u64;
         self.late_sum_s += fault.lateness_s * fault.strikes.len() as f64;
         self.cost_s += fault.cost_s;

@@ -104,13 +104,16 @@ impl Called {
     ) -> Vec<SlowIterations> {
         self.looked = self.calls;
         self.next_look = self.calls + (self.calls / LOOK_AGAIN).max(FIRST_LOOK / 2);
-        let log = |(rank, caller): (&u32, &Caller)| {
-            let mut log = caller.log.clone();
-            log.host = hosts.get(rank).cloned();
-            log.calls.sort_by_key(|call| call.at_ns);
-            log
-        };
-        let logs = self.ranks.iter().map(log).collect();
+        let logs = self
+            .ranks
+            .iter()
+            .map(|(rank, caller)| {
+                let mut log = caller.log.clone();
+                log.host = hosts.get(rank).cloned();
+                log.calls.sort_by_key(|call| call.at_ns);
+                log
+            })
+            .collect();
         let found = diagnose(logs, sizes, &[], &self.settings).ok().flatten();
         let is_pipeline =
             |found: &Diagnosis| found.layout.size(Axis::Pipeline) > 1 && found.schedule.is_some();
@@ -127,14 +130,12 @@ impl Called {
             .found
             .as_ref()
             .map_or(&[][..], |before| &before.findings);
-        let is_new = |one: &&SlowIterations| {
-            let same = |other: &SlowIterations| {
-                (&one.ranks, one.stage) == (&other.ranks, other.stage)
-                    && one.first <= other.last + 1
-            };
-            !before.iter().any(same)
-        };
-        let new = found.findings.iter().filter(is_new).cloned().collect();
+        let new = found
+            .findings
+            .iter()
+            .filter(|one| !before.iter().any(|other| goes_on(other, one)))
+            .cloned()
+            .collect();
         self.found = Some(found);
         new
     }
@@ -215,4 +216,8 @@ impl Caller {
             count: Some(count),
         })
     }
+}
+/// Whether a later finding is the same one, still going on.
+fn goes_on(before: &SlowIterations, now: &SlowIterations) -> bool {
+    (&now.ranks, now.stage) == (&before.ranks, before.stage) && now.first <= before.last + 1
 }

@@ -206,12 +206,13 @@ impl Escalation {
 
     /// Whether a window may be ordered, and something has happened since it was asked last.
     pub(crate) fn may_order(&mut self, now: RankNs, last_at: RankNs) -> bool {
-        let waits = |ordered_at: RankNs| now.seconds_since(ordered_at) < self.settings.every_s;
         // A job that stands still comes to no step's beginning: its stacks are asked for.
         self.settings.enabled
             && self.under_way.is_none()
             && !self.is_blocked(now, last_at)
-            && !self.ordered_at.is_some_and(waits)
+            && self
+                .ordered_at
+                .is_none_or(|ordered_at| now.seconds_since(ordered_at) >= self.settings.every_s)
             && std::mem::take(&mut self.fresh)
     }
 

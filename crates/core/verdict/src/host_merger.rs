@@ -270,13 +270,12 @@ impl HostMerger {
                 .heads
                 .first()
                 .map_or(watermark, |(at, _)| watermark.min(*at));
-            let head = |host: &Host| host.queue.front().map(|(at, _)| *at);
-            while head(&self.hosts[place]).is_some_and(|at| at <= next) {
+            while self.hosts[place].head().is_some_and(|at| at <= next) {
                 if let Some((_, input)) = self.hosts[place].queue.pop_front() {
                     self.tell(place, input);
                 }
             }
-            let Some(at) = head(&self.hosts[place]) else {
+            let Some(at) = self.hosts[place].head() else {
                 // One that had much to catch up with must not keep the room for ever.
                 let queue = &mut self.hosts[place].queue;
                 if queue.capacity() > USUALLY_QUEUED {
@@ -364,8 +363,11 @@ impl HostMerger {
         }
         self.profile.take_if(|wanted| step >= wanted.first_step);
         let settings = self.job.settings.profile.clone();
-        let is_recent = |asked: RankNs| now.seconds_since(asked) < settings.every_s;
-        if self.profile.is_some() || self.profile_asked_at.is_some_and(is_recent) {
+        if self.profile.is_some()
+            || self
+                .profile_asked_at
+                .is_some_and(|asked| now.seconds_since(asked) < settings.every_s)
+        {
             return;
         }
         let Some(ranks) = self.job.wanted_profile(now) else {
@@ -378,6 +380,11 @@ impl HostMerger {
 }
 
 impl Host {
+    /// When what it reports next happened.
+    fn head(&self) -> Option<RankNs> {
+        self.queue.front().map(|(at, _)| *at)
+    }
+
     /// Another agent begins. If the last deregistered the job was started anew, else what the rings
     /// still have is reported again.
     fn begin_anew(&mut self) {

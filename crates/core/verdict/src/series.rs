@@ -56,8 +56,11 @@ impl Series {
         // Windows of another role over the same steps.
         let beside = window.group_share < 1.0 && self.window_first == Some(window.first_step);
         self.window_first = Some(window.first_step);
-        let place = |rank: &u32| window.ranks.binary_search(rank).ok();
-        let places: Vec<Option<usize>> = self.ranks.iter().map(place).collect();
+        let places: Vec<Option<usize>> = self
+            .ranks
+            .iter()
+            .map(|rank| window.ranks.binary_search(rank).ok())
+            .collect();
         for account in &found.steps {
             let mut column = Column {
                 first_step: account.step,
@@ -91,15 +94,20 @@ impl Series {
         if self.ranks.len() == known.len() {
             return;
         }
-        let place = |rank: &u32| known.binary_search(rank).ok();
-        let places: Vec<Option<usize>> = self.ranks.iter().map(place).collect();
+        let places: Vec<Option<usize>> = self
+            .ranks
+            .iter()
+            .map(|rank| known.binary_search(rank).ok())
+            .collect();
         for lags in self
             .columns
             .iter_mut()
             .flat_map(|column| column.lag_s.values_mut())
         {
-            let lag = |place: &Option<usize>| place.map_or(0.0, |place| lags[place]);
-            *lags = places.iter().map(lag).collect();
+            *lags = places
+                .iter()
+                .map(|place| place.map_or(0.0, |place| lags[place]))
+                .collect();
         }
     }
 
@@ -162,10 +170,9 @@ pub(crate) fn lags(places: &[Option<usize>], prefixes: &[f64]) -> Vec<f32> {
         Some(_) => *order.select_nth_unstable_by(middle, f64::total_cmp).1,
         None => 0.0,
     };
-    let lag_s = |at: usize| (prefixes[at] - middle_s).max(0.0) as f32;
     places
         .iter()
-        .map(|place| place.map_or(0.0, lag_s))
+        .map(|place| place.map_or(0.0, |at| (prefixes[at] - middle_s).max(0.0) as f32))
         .collect()
 }
 

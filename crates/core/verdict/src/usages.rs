@@ -52,10 +52,12 @@ impl Usages {
 
     /// What each rank's process did in these steps, as far as it was told.
     pub(crate) fn during(&self, steps: &RangeInclusive<u64>) -> BTreeMap<u32, CoreUsage> {
-        let of_rank = |told| of_steps(told, steps).copied().reduce(CoreUsage::and);
-        let ranks = self.ranks.iter();
-        ranks
-            .filter_map(|(rank, told)| Some((*rank, of_rank(told)?)))
+        self.ranks
+            .iter()
+            .filter_map(|(rank, reported)| {
+                let usage = of_steps(reported, steps).copied().reduce(CoreUsage::and)?;
+                Some((*rank, usage))
+            })
             .collect()
     }
 

@@ -158,22 +158,23 @@ impl Accounting {
         self.device_wait_s / self.exposed_s
     }
 
+    fn share_of_exposed(&self, seconds: f64) -> f64 {
+        if self.exposed_s > 0.0 {
+            seconds / self.exposed_s
+        } else {
+            0.0
+        }
+    }
+
     /// Each stage over the run.
     pub(super) fn stages(&self, names: &StageNames) -> Vec<StageSummary> {
-        let share_of_exposed = |seconds: f64| {
-            if self.exposed_s > 0.0 {
-                seconds / self.exposed_s
-            } else {
-                0.0
-            }
-        };
         self.totals
             .iter()
             .map(|(stage, total)| StageSummary {
                 name: names.name(*stage).to_owned(),
                 advance_s: total.advance_s,
-                share: share_of_exposed(total.advance_s),
-                gain: share_of_exposed(total.gained_s),
+                share: self.share_of_exposed(total.advance_s),
+                gain: self.share_of_exposed(total.gained_s),
                 lead_ranks: total
                     .led
                     .iter()
@@ -203,13 +204,16 @@ impl Accounting {
 }
 
 fn summary(window: &Window, found: &WindowFrontier, names: &StageNames) -> WindowSummary {
-    let name = |stage: &StageId| names.name(*stage).to_owned();
+    let [candidates, co_critical_stages] = [&found.candidates, &found.co_critical].map(|stages| {
+        let named = stages.iter().map(|stage| names.name(*stage).to_owned());
+        named.collect()
+    });
     WindowSummary {
         first_step: window.first_step,
         steps: window.steps,
         labels: found.labels.clone(),
-        candidates: found.candidates.iter().map(name).collect(),
-        co_critical_stages: found.co_critical.iter().map(name).collect(),
+        candidates,
+        co_critical_stages,
         downgrades: found.downgrades.iter().map(narrate::downgrade).collect(),
         step_s: found.step_s(),
         shares: Vec::new(),

@@ -139,10 +139,14 @@ impl Compared {
     /// them as much: what it would cost at the rate at which the others carry, when they do, is
     /// what they lose.
     fn links(&self, ranks: usize, excess_min: f64) -> Option<Blamed> {
-        let is_culprit = |worker: &&Abnormal| {
-            worker.differs && worker.kind(self.class).is_some_and(FaultKind::is_of_link)
-        };
-        let culprits: Vec<&Abnormal> = self.found.abnormal.iter().filter(is_culprit).collect();
+        let culprits: Vec<&Abnormal> = self
+            .found
+            .abnormal
+            .iter()
+            .filter(|worker| {
+                worker.differs && worker.kind(self.class).is_some_and(FaultKind::is_of_link)
+            })
+            .collect();
         let mut named: Vec<u32> = culprits.iter().map(|worker| worker.worker).collect();
         named.sort_unstable();
         let unlike = self.unlike();
@@ -319,9 +323,10 @@ impl Compared {
         });
         let [beta, mu, sigma] = median;
         let mut abnormal: Vec<AbnormalRank> = abnormal.collect();
-        let host = |rank| hosts.get(&rank).map_or("", String::as_str);
-        let hosts = by_host(&self.found.abnormal, host).into_iter();
-        let hosts = hosts.filter(|(host, _)| !host.is_empty());
+        let hosts = by_host(&self.found.abnormal, |rank| {
+            hosts.get(&rank).map_or("", String::as_str)
+        });
+        let hosts = hosts.into_iter().filter(|(host, _)| !host.is_empty());
         abnormal.sort_by(|a, b| {
             b.differential
                 .total_cmp(&a.differential)

@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use model::{
-    Announcement, DeviceTime, DevicesSeen, Finding, Mark, RankNs, Side, Source, StageId,
-    VerdictNote,
+    Announcement, DeviceTime, DevicesSeen, Mark, RankNs, Side, Source, StageId, VerdictNote,
 };
 use steps::runs_from;
 
@@ -33,8 +32,10 @@ impl Job {
         if blocks.is_empty() {
             return;
         }
-        let left_out = |step| self.aligner.is_left_out(step);
-        let new = self.detectors.pipelines.device(rank, &blocks, left_out);
+        let new = self
+            .detectors
+            .pipelines
+            .device(rank, &blocks, |step| self.aligner.is_left_out(step));
         self.tell_blocks(new);
     }
 
@@ -48,7 +49,6 @@ impl Job {
     /// them. `now` is the clock of the marks, `ahead_s` what it takes to reach all ranks.
     pub fn wanted_device_steps(&mut self, now: RankNs, ahead_s: f64) -> Option<Range<u32>> {
         const RULE: Rule = Suspicion::DevicesUnseen.rule();
-        let is_recent = |asked: RankNs| now.seconds_since(asked) < RULE.every_s;
         let is_suspected =
             self.escalation.is_slow() || self.detectors.stages.tracker.suspects_devices();
         if self.detectors.stages.devices.run_ahead.is_none()
@@ -58,7 +58,7 @@ impl Job {
                 .stages
                 .devices
                 .asked_at
-                .is_some_and(is_recent)
+                .is_some_and(|asked| now.seconds_since(asked) < RULE.every_s)
         {
             return None;
         }
@@ -110,10 +110,12 @@ impl Job {
             };
         };
         let incidents = self.detectors.stages.tracker.findings(self.context());
-        let is_device = |one: &Finding| one.subject.side == Some(Side::Device);
         let devices = if self.detectors.stages.devices.sampled_steps() == 0 {
             DevicesSeen::None
-        } else if incidents.iter().any(is_device) {
+        } else if incidents
+            .iter()
+            .any(|incident| incident.subject.side == Some(Side::Device))
+        {
             DevicesSeen::Slower
         } else {
             DevicesSeen::Alike

@@ -80,8 +80,8 @@ impl Witnesses for Job {
             .iter()
             .map(|rank| self.detectors.pipelines.own_work(*rank, steps));
         let worked: Vec<Worked> = worked.collect::<Option<_>>()?;
-        let sum = |of: fn(&Worked) -> f64| worked.iter().map(of).sum::<f64>();
-        let (own_s, copies_s) = (sum(|it| it.own_s), sum(|it| it.copies_s));
+        let own_s = worked.iter().map(|it| it.own_s).sum();
+        let copies_s = worked.iter().map(|it| it.copies_s).sum();
         let pipeline = worked.into_iter().next()?.pipeline;
         let fact = own_blocks(ranks, own_s, copies_s);
         Some(OwnBlocks {

@@ -294,6 +294,10 @@ impl Job {
     }
 }
 
+fn seconds(ns: i64) -> f64 {
+    ns as f64 * 1e-9
+}
+
 fn rank_profile(rank: &ProfiledRank) -> RankProfile {
     let profile = &rank.profile;
     let share = |classes: &[FunctionClass]| {
@@ -387,7 +391,6 @@ fn collective_times(
     if matches.collectives.is_empty() && matches.unmatched == 0 {
         return None;
     }
-    let seconds = |ns: i64| ns as f64 * 1e-9;
     let mut times: BTreeMap<u32, RankArrivals> = ranks
         .iter()
         .map(|rank| {
@@ -395,9 +398,8 @@ fn collective_times(
             let entry_skew_s = skew.map(|skew| seconds(*skew));
             let rank = rank.rank;
             let clocks = &matches.clocks;
-            let of_rank = |times: &BTreeMap<u32, i64>| times.get(&rank).copied().map(seconds);
-            let clock_offset_s = of_rank(&clocks.offsets_ns);
-            let clock_error_s = of_rank(&clocks.errors_ns);
+            let [clock_offset_s, clock_error_s] = [&clocks.offsets_ns, &clocks.errors_ns]
+                .map(|times| times.get(&rank).copied().map(seconds));
             let unseen = RankArrivals::default();
             let times = RankArrivals {
                 rank,

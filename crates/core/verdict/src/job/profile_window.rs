@@ -45,13 +45,12 @@ impl Job {
 
     fn with_peers(&self, suspects: &[u32]) -> Vec<u32> {
         let role = suspects.first().and_then(|rank| self.aligner.role(*rank));
-        let comparable = |rank: &u32| role.is_none() || self.aligner.role(*rank) == role;
         let all: Vec<u32> = self
             .placement
             .seen()
             .iter()
             .copied()
-            .filter(comparable)
+            .filter(|rank| role.is_none() || self.aligner.role(*rank) == role)
             .collect();
         let incidents = self.findings().into_iter().filter(|incident| incident.open);
         let named = incidents
