@@ -1,4 +1,4 @@
-use crate::{Input, RankNs};
+use crate::{Event, Input, RankNs};
 
 /// Ranks a job may have, as hosts may claim them: numbers from here on are refused.
 pub const MAX_RANKS: u32 = 1 << 17;
@@ -36,7 +36,13 @@ impl Input {
     pub fn shift(&mut self, by_ns: i64) {
         let shift = |at: &mut RankNs| at.0 = at.0.saturating_add_signed(by_ns);
         match self {
-            Self::Mark { mark, .. } => shift(&mut mark.at),
+            Self::Mark { mark, .. } => {
+                shift(&mut mark.at);
+                // It is compared with the mark's own time, and tells which mark it was.
+                if let Event::DeviceTime(time) = &mut mark.event {
+                    shift(&mut time.made_at);
+                }
+            }
             Self::NoProgress { at } => shift(at),
             Self::InFlightSnapshot {
                 at,
@@ -87,5 +93,43 @@ impl Input {
             | Self::SnapshotComplete
             | Self::StacksComplete => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceReached, DeviceTime, Mark};
+
+    #[test]
+    fn both_times_of_a_device_mark_are_put_on_the_clock_of_the_job() {
+        let time = DeviceTime {
+            reached: DeviceReached::END,
+            made_at: RankNs(10),
+            device_ns: 7,
+            first_step: 0,
+            place: 0,
+        };
+        let mark = Mark {
+            at: RankNs(30),
+            step: 0,
+            on_loop_thread: true,
+            event: Event::DeviceTime(time),
+        };
+        let mut input = Input::Mark { rank: 0, mark };
+        input.shift(100);
+        let shifted = Mark {
+            at: RankNs(130),
+            event: Event::DeviceTime(DeviceTime {
+                made_at: RankNs(110),
+                ..time
+            }),
+            ..mark
+        };
+        let expected = Input::Mark {
+            rank: 0,
+            mark: shifted,
+        };
+        assert_eq!(input, expected);
     }
 }
