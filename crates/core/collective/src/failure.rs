@@ -92,6 +92,7 @@ impl Communication {
             since: RankNs(now.0.saturating_sub((failure.still_s * 1e9) as u64)),
             failure: Some(failure),
             halts: Vec::new(),
+            devices: Vec::new(),
         })
     }
 

@@ -45,6 +45,7 @@ mod roots;
 mod settings;
 mod stall;
 mod state;
+mod streams;
 mod tables;
 mod trigger;
 mod wait;

@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    CollectiveIssue, CollectiveOp, Event, InFlight, Mark, MarkKind, RankNs, Ranks, StallKind,
-    Standstill,
+    CollectiveIssue, CollectiveOp, DeviceTime, Event, InFlight, Mark, MarkKind, RankNs, Ranks,
+    StallKind, Standstill,
 };
 
+use crate::streams::StreamProgress;
 use crate::{HangSettings, Stall, stall};
 
 /// Steps that are the first ones.
@@ -28,6 +29,8 @@ pub struct Collectives {
     settings: HangSettings,
     pub(crate) groups: BTreeMap<u32, GroupProgress>,
     pub(crate) ranks: BTreeMap<u32, RankProgress>,
+    /// Of ranks whose devices are marked.
+    pub(crate) streams: BTreeMap<u32, StreamProgress>,
     /// The last mark of any rank.
     last_at: Option<RankNs>,
     step: u32,
@@ -196,6 +199,9 @@ impl Collectives {
             self.longest_pause_s = self.longest_pause_s.max(mark.at.seconds_since(last_at));
         }
         self.last_at = self.last_at.max(Some(mark.at));
+        if let Some(stream) = self.streams.get_mut(&rank) {
+            stream.host(mark);
+        }
         if mark.step > self.step {
             self.step = mark.step;
             self.longest_pause_s *= PAUSE_DECAY;
@@ -316,6 +322,16 @@ impl Collectives {
         }
     }
 
+    /// The host of a rank saw at `at` that its device got to an earlier mark.
+    pub fn device_time(&mut self, rank: u32, at: RankNs, time: &DeviceTime) {
+        self.streams.entry(rank).or_default().device(at, time);
+    }
+
+    /// Marks of a rank were lost: what its device was not seen to do it may have done.
+    pub fn lose(&mut self, rank: u32) {
+        self.streams.remove(&rank);
+    }
+
     /// What is not complete, of a job that is known not to move.
     pub fn stuck(&self) -> Option<Stall> {
         stall::stuck(self, u64::from(self.step), self.last_at.unwrap_or_default())
@@ -325,6 +341,7 @@ impl Collectives {
     pub fn leave(&mut self, rank: u32) {
         let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
         progress.gone = true;
+        self.streams.remove(&rank);
     }
 
     /// The furthest step a rank is in.
@@ -381,7 +398,7 @@ impl Collectives {
         if !is_long || is_over {
             return None;
         }
-        stall::together(self, u64::from(self.step), self.last_at?)
+        stall::standing(self, u64::from(self.step), self.last_at?)
     }
 
     /// Whether nothing has moved until `now` for longer than usual.
@@ -400,6 +417,11 @@ impl Collectives {
             return patience_s.max(self.settings.first_quiet_s);
         }
         patience_s
+    }
+
+    /// Seconds by which one rank may be later than the others as the job goes.
+    pub(crate) fn late_s(&self, least_s: f64) -> f64 {
+        least_s.max(self.settings.quiet_ratio * self.longest_pause_s)
     }
 
     /// A job that does not move because ranks of pipelines stand still; `None` without any.
@@ -422,6 +444,7 @@ impl Collectives {
             since: self.last_at?,
             failure: None,
             halts,
+            devices: Vec::new(),
         })
     }
 }

@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, Failure, MarkKind, RankNs, StallKind, Standstill, Wait};
+use model::{CollectiveOp, DeviceArrival, Failure, MarkKind, RankNs, StallKind, Standstill, Wait};
 
-use crate::Collectives;
 use crate::wait::{deadlock_cycle, issued_alike, unmade, wait_in};
+use crate::{Collectives, streams};
 
 /// A job in which nothing moves.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub struct Stall {
     pub failure: Option<Failure>,
     /// Where pipelines stand still, if no collective says why nothing moves.
     pub halts: Vec<Standstill>,
+    /// Whose devices were seen to get to collectives that all have issued.
+    pub devices: Vec<DeviceArrival>,
 }
 
 impl Stall {
@@ -63,7 +65,7 @@ impl Stall {
         }
     }
 
-    /// Whether recorders say whose devices are behind the others in a collective.
+    /// Whether recorders or marks say whose devices are behind the others in a collective.
     pub fn is_of_devices(&self) -> bool {
         self.kind == StallKind::Inside
             && self
@@ -98,11 +100,22 @@ impl Stall {
 /// Mycroft (2025), root group and MinOp.
 pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
     let seen = job.seen();
-    let mut waits: Vec<Wait> = job
+    let waits = job
         .groups
         .values()
         .filter_map(|group| wait_in(group, &seen))
         .collect();
+    rooted(job, &seen, waits, step, since)
+}
+
+/// The stall of a job in which ranks wait in these collectives.
+fn rooted(
+    job: &Collectives,
+    seen: &BTreeSet<u32>,
+    mut waits: Vec<Wait>,
+    step: u64,
+    since: RankNs,
+) -> Option<Stall> {
     let lacking: Vec<&Wait> = waits
         .iter()
         .filter(|wait| !wait.missing.is_empty())
@@ -133,7 +146,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     // Where no number is known, whoever is not there could not be reached.
     let told = lacking.iter().any(|wait| wait.number > 0);
     let is_gone = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.gone);
-    let unseen = told && roots.is_disjoint(&seen);
+    let unseen = told && roots.is_disjoint(seen);
     // Who entered something else did so whatever those do of which nothing is recorded.
     let differs = unseen && !desynced.is_empty();
     let (kind, culprits) = if !roots.is_empty() && !differs {
@@ -205,12 +218,24 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         since,
         failure: None,
         halts: Vec::new(),
+        devices: Vec::new(),
     })
+}
+
+/// A job whose ranks do nothing and wait for nobody that is known by what hosts issued: for the
+/// devices that are behind, if marks tell which.
+pub(crate) fn standing(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
+    let devices = streams::arrivals(job);
+    let stall = streams::waits(&devices)
+        .and_then(|waits| rooted(job, &job.seen(), waits, step, since))
+        .filter(Stall::is_of_devices)
+        .or_else(|| together(job, step, since))?;
+    Some(Stall { devices, ..stall })
 }
 
 /// A job whose ranks do nothing and wait for nobody that is known: all of them, with the last
 /// collective that all of a group issued alike.
-pub(crate) fn together(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
+fn together(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
     let ranks: BTreeSet<u32> = job.ranks.keys().copied().collect();
     let wait = job
         .groups
@@ -228,6 +253,7 @@ pub(crate) fn together(job: &Collectives, step: u64, since: RankNs) -> Option<St
         since,
         failure: None,
         halts: Vec::new(),
+        devices: Vec::new(),
     })
 }
 

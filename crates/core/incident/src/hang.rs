@@ -126,8 +126,15 @@ fn facts(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Vec<Fact> {
         .cloned()
         .map(Box::new)
         .map(Observation::Failure);
+    let devices = stall
+        .devices
+        .iter()
+        .cloned()
+        .map(Box::new)
+        .map(Observation::DeviceArrival);
     let stacks = of_stacks(stacks, &stall.culprits);
-    waits.chain(inside.chain(stacks).map(Fact::from)).collect()
+    let more = inside.chain(devices).chain(stacks);
+    waits.chain(more.map(Fact::from)).collect()
 }
 
 /// The culprits of which it is said where they are: of each side one, or the first two.
@@ -385,6 +392,7 @@ mod tests {
             since: RankNs(0),
             failure: None,
             halts: Vec::new(),
+            devices: Vec::new(),
         }
     }
 

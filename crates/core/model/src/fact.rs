@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cause, Claim, Device, Failure, FunctionFault, Label, LateIn, Method, NetworkFault,
-    PipelineFact, SlowCommunicator, SlowConnection, StepSlowdown, Straggler, UnreadStack, Wait,
+    Cause, Claim, Device, DeviceArrival, Failure, FunctionFault, Label, LateIn, Method,
+    NetworkFault, PipelineFact, SlowCommunicator, SlowConnection, StepSlowdown, Straggler,
+    UnreadStack, Wait,
 };
 
 /// Something that a method observed. [`Evidence`](crate::Evidence) is the same in words.
@@ -141,6 +142,8 @@ pub enum Observation {
         /// Whether nothing is seen of those that are missing.
         is_unseen: bool,
     },
+    /// Devices of some ranks were seen to get to a collective, and those of others were not.
+    DeviceArrival(Box<DeviceArrival>),
     /// No counter of operations moves.
     Failure(Box<Failure>),
     /// A process ended without closing its ring.
@@ -278,7 +281,7 @@ impl Observation {
     /// Whether it only knows who came last to collectives, and not what for.
     pub fn is_of_arrival(&self) -> bool {
         match self {
-            Self::Arrival { .. } | Self::Wait { .. } => true,
+            Self::Arrival { .. } | Self::Wait { .. } | Self::DeviceArrival(_) => true,
             Self::Straggler(found) => found.cause.is_of_arrival(),
             Self::Failure(found) => found.cause.is_of_arrival(),
             _ => false,
@@ -305,6 +308,7 @@ impl Observation {
             | Self::Bandwidth(_)
             | Self::Straggler(_)
             | Self::Wait { .. }
+            | Self::DeviceArrival(_)
             | Self::Failure(_) => Method::Collective,
             Self::Pipeline(_)
             | Self::StepSlowdown(_)
@@ -350,6 +354,7 @@ impl Observation {
             | Self::Path { .. }
             | Self::IdlePorts { .. }
             | Self::Wait { .. }
+            | Self::DeviceArrival(_)
             | Self::Failure(_)
             | Self::Killed { .. }
             | Self::Stack { .. } => None,
@@ -491,6 +496,10 @@ mod tests {
                 wait: Box::new(wait()),
                 is_unseen: true,
             },
+            Observation::DeviceArrival(Box::new(DeviceArrival {
+                wait: wait(),
+                later_s: Some(0.5),
+            })),
             Observation::Failure(Box::new(failure())),
             Observation::Connection(Box::new(connection())),
             Observation::Path { is_broken: true },

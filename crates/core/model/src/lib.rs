@@ -125,7 +125,7 @@ pub use verdict::{
     NextInLine, Pace, PipelineSummary, Question, ReadBackSummary, SCHEMA, Severity, Side,
     SideSummary, Source, StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
 };
-pub use wait::{Desync, DeviceProgress, StallKind, Wait};
+pub use wait::{Desync, DeviceArrival, DeviceProgress, StallKind, Wait};
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{
     Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, FEW_RANKS, HostTimes,

@@ -81,6 +81,18 @@ pub struct DeviceProgress {
     pub ended: Vec<u32>,
 }
 
+/// Whose devices were seen to get to a collective that all hosts have issued, by marks of sampled
+/// steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceArrival {
+    /// The collective: entered by devices that were seen there, missing those that were not.
+    pub wait: Wait,
+    /// By how many seconds later than the others their hosts have still looked for those in vain, if
+    /// that is known and longer than ranks are usually apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later_s: Option<f64>,
+}
+
 impl DeviceProgress {
     /// Ranks that the others are seen to wait for in it: their devices have not begun what
     /// others have begun, or not finished what others have finished. Empty if all are alike.

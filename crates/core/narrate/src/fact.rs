@@ -149,6 +149,7 @@ fn worded(what: &Observation) -> Worded {
         Observation::IdlePorts { ports } => connection::idle_ports(*ports),
         Observation::Straggler(found) => straggler::fact(found),
         Observation::Wait { wait, is_unseen } => stall::wait(wait, *is_unseen),
+        Observation::DeviceArrival(arrival) => stall::device_arrival(arrival),
         Observation::Failure(failure) => inside::fact(failure),
         Observation::Killed { signal } => death::fact(*signal),
         Observation::Stack {

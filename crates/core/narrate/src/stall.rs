@@ -1,8 +1,8 @@
 //! Jobs that do not move.
 
 use model::{
-    Desync, DeviceProgress, HoldUp, PauseKind, ProcessState, Severity, StallClaim, StallKind,
-    UnreadStack, Wait, Whereabouts, fold_ranks,
+    Desync, DeviceArrival, DeviceProgress, HoldUp, PauseKind, ProcessState, Severity, StallClaim,
+    StallKind, UnreadStack, Wait, Whereabouts, fold_ranks,
 };
 
 use crate::fact::Worded;
@@ -212,11 +212,8 @@ fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
             who(&wait.entered)
         );
     }
-    let (devices, verb) = match behind {
-        [_] => ("the device", "has"),
-        _ => ("the devices", "have"),
-    };
-    let devices = format!("{devices} of {}", who(behind));
+    let verb = if behind.len() == 1 { "has" } else { "have" };
+    let devices = of_ranks(behind);
     if behind == open.not_started {
         return format!("{devices} {verb} not begun {place}, which others have begun");
     }
@@ -319,6 +316,41 @@ pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
         ("missing_ranks", wait.missing.len() as f64),
     ];
     Worded::new("min_op", text, &values)
+}
+
+/// Whose devices got to a collective, and whose were not seen to.
+pub(crate) fn device_arrival(arrival: &DeviceArrival) -> Worded {
+    let DeviceArrival { wait, later_s } = arrival;
+    let (there, others) = (of_ranks(&wait.entered), of_ranks(&wait.missing));
+    let place = collective(wait);
+    let verb = if wait.missing.len() == 1 {
+        "was"
+    } else {
+        "were"
+    };
+    let others = match later_s {
+        Some(later_s) => format!("{others} had not {} later", duration(*later_s)),
+        None => format!("{others} {verb} not seen there"),
+    };
+    let mut values = vec![
+        ("arrived_ranks", wait.entered.len() as f64),
+        ("late_ranks", wait.missing.len() as f64),
+    ];
+    values.extend(later_s.map(|later_s| ("later_s", later_s)));
+    Worded::new(
+        "device_marks",
+        format!("{there} got to {place}; {others}"),
+        &values,
+    )
+}
+
+/// "the device of rank 2"
+fn of_ranks(ranks: &[u32]) -> String {
+    let devices = match ranks {
+        [_] => "the device",
+        _ => "the devices",
+    };
+    format!("{devices} of {}", who(ranks))
 }
 
 /// Where main threads are.
@@ -514,6 +546,23 @@ mod tests {
              ended on ranks 0,3"
         );
         assert!(text(open(&[], &[])).ends_with("which device holds it up cannot be determined"));
+    }
+
+    #[test]
+    fn devices_that_got_to_a_collective_are_told_from_those_that_were_not_seen_there() {
+        let text = |later_s| {
+            let wait = a_wait();
+            device_arrival(&DeviceArrival { wait, later_s }).text
+        };
+        let there = "the devices of ranks 0-1,3 got to ALLREDUCE #46 of group default";
+        assert_eq!(
+            text(None),
+            format!("{there}; the device of rank 2 was not seen there")
+        );
+        assert_eq!(
+            text(Some(0.5)),
+            format!("{there}; the device of rank 2 had not 0.50 s later")
+        );
     }
 
     #[test]

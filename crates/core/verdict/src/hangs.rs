@@ -3,8 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, Entered, HangSettings, Stall};
 use incident::{death, folded, hang};
 use model::{
-    Communicator, Event, Fact, Finding, JobContext, Mark, Operation, Origin, PipelineRankState,
-    ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind, Standstill,
+    Communicator, DeviceTime, Event, Fact, Finding, JobContext, Mark, Operation, Origin,
+    PipelineRankState, ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind,
+    Standstill,
 };
 use schedule::holding_up;
 
@@ -433,6 +434,16 @@ impl Hangs {
             return None;
         }
         self.moved(at)
+    }
+
+    /// What the host of a rank saw of its device.
+    pub(crate) fn device_time(&mut self, rank: u32, at: RankNs, time: &DeviceTime) {
+        self.collectives.device_time(rank, at, time);
+    }
+
+    /// Marks of a rank were lost.
+    pub(crate) fn lose(&mut self, rank: u32) {
+        self.collectives.lose(rank);
     }
 
     pub(crate) fn enter(&mut self, rank: u32, group: u32, entered: Entered) {

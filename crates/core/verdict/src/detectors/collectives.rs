@@ -111,6 +111,7 @@ impl Detector for InCollectives {
                 name,
                 members,
             } => hangs.join(*group, name, members),
+            Input::Lost { rank, .. } => hangs.lose(*rank),
             Input::Stack { rank, stack } => hangs.stack(*rank, stack.clone()),
             Input::Entered {
                 rank,

@@ -20,6 +20,8 @@ const READ_BACK_SHARE: f64 = 0.1;
 impl Job {
     /// Takes what the device of a rank did at a mark.
     pub(super) fn device_time(&mut self, rank: u32, mark: &Mark, time: &DeviceTime) {
+        let hangs = &mut self.detectors.collectives.hangs;
+        hangs.device_time(rank, mark.at, time);
         let event = time.reached.event();
         let stage = event.map_or(StageId::OTHER, |event| self.streams.stage(rank, &event));
         let blocks = self

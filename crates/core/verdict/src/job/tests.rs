@@ -1,7 +1,7 @@
 use model::{
-    Block, BlockPlace, Boundary, Claim, CollectiveIssue, CollectiveOp, CoreUsage, Cost, Ending,
-    Finding, Frame, Incident, IncidentKind, MarkKind, Observation, Origin, ProcessState, RankNs,
-    Severity, Stack, StepSpan, Sync, Window,
+    Block, BlockPlace, Boundary, Claim, CollectiveIssue, CollectiveOp, CoreUsage, Cost,
+    DeviceReached, DeviceTime, Ending, Finding, Frame, Incident, IncidentKind, MarkKind,
+    Observation, Origin, ProcessState, RankNs, Severity, Stack, StepSpan, Sync, Window,
 };
 
 use diagnosis::Witnesses;
