@@ -8,7 +8,8 @@ macro_rules! kinds {
          [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, \
          traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, \
          py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, \
-         telemetry of work requests and what-if traces (Parquet), plain or as .gz, .xz, .zst"
+         telemetry of work requests, what a job with PyTorch's NCCL watchdog printed and what-if \
+         traces (Parquet), plain or as .gz, .xz, .zst"
     };
 }
 

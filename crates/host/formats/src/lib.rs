@@ -51,6 +51,7 @@ mod snapshot;
 mod stored;
 mod traces;
 mod verdict_document;
+mod watchdog_log;
 mod what_if;
 mod work_requests;
 

@@ -15,6 +15,7 @@ use whatif::Findings;
 #[cfg(feature = "nsys")]
 use crate::nsys;
 use crate::open::{OVER_LIMIT, open, open_bytes};
+use crate::watchdog_log::WatchdogLog;
 use crate::{
     FormatError, Journal, Limits, MarkEvents, ProfilerTrace, RankTrace, RasJob, Snapshot,
     SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, ras_text, stored,
@@ -76,7 +77,16 @@ pub fn load_watched(
         };
         return traces.map(report);
     }
-    load_from(path, reader, limits).map_err(|error| match error {
+    let refused = match load_from(path, reader, limits) {
+        Ok(recording) => return Ok(recording),
+        Err(refused) => refused,
+    };
+    let unwatched = AtomicU64::new(0);
+    let again = || open(path, limits, &unwatched).ok();
+    if let Some(recording) = again().and_then(|again| printed(&refused, again)) {
+        return Ok(recording);
+    }
+    Err(match refused {
         // Only a document that is meant for us has mistakes worth telling.
         FormatError::Json { ref place, .. } if place == "[0]" => {
             let found = "it is a JSON list, and not of lists".to_owned();
@@ -86,10 +96,9 @@ pub fn load_watched(
             }
         }
         // It was read up to the mistake: from its beginning it says whether it is meant for us.
-        FormatError::Json { .. } => open(path, limits, &AtomicU64::new(0))
-            .ok()
+        FormatError::Json { .. } => again()
             .and_then(|again| foreign(path, again))
-            .unwrap_or(error),
+            .unwrap_or(refused),
         other => other,
     })
 }
@@ -114,10 +123,27 @@ pub fn load_with_meta(path: &Path, meta: &Path, limits: Limits) -> Result<Record
 /// As [`load`].
 pub fn load_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Recording, FormatError> {
     let path = PathBuf::from(name);
-    match open_bytes(bytes, limits) {
-        Ok(reader) => load_from(&path, reader, limits),
-        Err(source) => Err(FormatError::Io { path, source }),
+    let reader = match open_bytes(bytes, limits) {
+        Ok(reader) => reader,
+        Err(source) => return Err(FormatError::Io { path, source }),
+    };
+    load_from(&path, reader, limits).or_else(|refused| {
+        let again = open_bytes(bytes, limits).ok();
+        again
+            .and_then(|again| printed(&refused, again))
+            .ok_or(refused)
+    })
+}
+
+/// What a job printed, in a file that was refused as anything else: its watchdog's lines stand
+/// behind whatever the script has to say, so that no beginning shows what it is.
+fn printed(refused: &FormatError, reader: impl BufRead) -> Option<Recording> {
+    use FormatError::{Content, Json, Unknown};
+    if !matches!(refused, Content { .. } | Json { .. } | Unknown { .. }) {
+        return None;
     }
+    let log = WatchdogLog::read(reader).ok().flatten()?;
+    Some(Recording::Part(SnapshotPart::watchdog(log)))
 }
 
 fn load_from(

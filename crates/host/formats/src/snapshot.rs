@@ -1,5 +1,5 @@
 //! What other tools say of a job, in several files: Flight Recorder dumps and stacks of each
-//! rank, replies of NCCL's RAS, logs of NCCL Inspector.
+//! rank, replies of NCCL's RAS, logs of NCCL Inspector, what a dead job printed.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -17,6 +17,7 @@ use crate::dumps::{self, Dump};
 use crate::inspector::{self, InspectorLog};
 use crate::ras::{RasJob, RasReply};
 use crate::ras_text;
+use crate::watchdog_log::{self, WatchdogLog};
 use crate::work_requests::{self, RequestLog};
 use crate::{FormatError, Limits, launched};
 
@@ -32,6 +33,7 @@ enum PartContent {
     Inspector(InspectorLog),
     Calls(CallLog),
     Requests(RequestLog),
+    Watchdog(WatchdogLog),
 }
 
 #[derive(Deserialize)]
@@ -137,6 +139,11 @@ impl SnapshotPart {
         )?)))
     }
 
+    /// What a job printed, of which PyTorch's NCCL watchdog is a part.
+    pub(crate) fn watchdog(log: WatchdogLog) -> Self {
+        Self(PartContent::Watchdog(log))
+    }
+
     /// Reads a log of NCCL calls.
     pub(crate) fn calls(
         path: &Path,
@@ -197,6 +204,12 @@ impl Snapshot {
         let mut job = Job::new(id, source, settings);
         self.tell_calls(&mut job);
         let group = self.tell_dumps(&mut job);
+        // Dumps say the same, and more of it.
+        let printed: Vec<&WatchdogLog> = match group {
+            0 => self.watchdog_logs().collect(),
+            _ => Vec::new(),
+        };
+        let group = watchdog_log::report(&printed, group, &mut |input| job.take(input));
         let group = launched::tell(&replies, group, &mut |input| job.take(input));
         // In the order of a live job: that it stands still, stacks of its ranks, that they are all.
         job.take(Input::SnapshotComplete);
@@ -310,6 +323,13 @@ impl Snapshot {
     fn replies(&self) -> impl Iterator<Item = &RasReply> {
         self.0.iter().filter_map(|SnapshotPart(what)| match what {
             PartContent::Ras(reply) => Some(reply),
+            _ => None,
+        })
+    }
+
+    fn watchdog_logs(&self) -> impl Iterator<Item = &WatchdogLog> {
+        self.0.iter().filter_map(|SnapshotPart(what)| match what {
+            PartContent::Watchdog(log) => Some(log),
             _ => None,
         })
     }

@@ -405,6 +405,38 @@ fn dumps_of_hung_jobs_name_the_culprit() {
     }
 }
 
+/// What jobs printed before they died. Who is behind is named; who printed nothing is no culprit.
+#[test]
+fn logs_of_dead_jobs_say_as_much_as_their_lines_do() {
+    for (log, sentence) in [
+        (
+            "behind",
+            "rank 1 never entered BROADCAST #78 of group default",
+        ),
+        (
+            "silent",
+            "wait in ALLREDUCE #78 of group default for rank 1, of which nothing is recorded here",
+        ),
+        (
+            "device",
+            "it does not end: which device holds it up cannot be determined",
+        ),
+        (
+            "other",
+            "rank 2 entered ALLGATHER_BASE where the others entered ALLREDUCE #78",
+        ),
+    ] {
+        let path = root().join(format!("testdata/watchdog/{log}.log"));
+        let output = analyze(&[path.to_str().expect("UTF-8")]);
+        let said = text(&output.stdout);
+        assert!(said.contains(sentence), "{log}: {said}");
+        assert_eq!(
+            said.contains("rank 1 raised: RuntimeError: DataLoader worker"),
+            log == "silent"
+        );
+    }
+}
+
 /// The recorded dumps without those of one rank: the one that never came, or one that waits.
 #[test]
 fn dumps_of_which_one_is_lost_still_tell() {
@@ -541,7 +573,7 @@ fn a_missing_file() {
 fn an_empty_file() {
     assert_snapshot!(complaint("empty.json", b""), @r#"
     laggard: FOLDER/empty.json is not a recording laggard knows: it is empty
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests, what a job with PyTorch's NCCL watchdog printed and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 
@@ -549,7 +581,7 @@ fn an_empty_file() {
 fn a_file_that_is_something_else() {
     assert_snapshot!(complaint("photo.json", b"\x89PNG\r\n\x1a\n\0\0"), @r#"
     laggard: FOLDER/photo.json is not a recording laggard knows: it begins with '\u{89}' (byte 137)
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests, what a job with PyTorch's NCCL watchdog printed and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 
