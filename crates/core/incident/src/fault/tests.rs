@@ -1,0 +1,106 @@
+use frontier::{Baseline, analyse};
+use model::{Block, Sync};
+
+use super::*;
+
+/// A window of one stage, durations in seconds by step and rank.
+fn window(ranks: u32, steps: u64, duration_s: impl Fn(u64, u64) -> f64) -> Window {
+    let boundary = Boundary {
+        stage: StageId::BACKWARD,
+        after: MarkKind::BackwardBegin,
+        ending: Ending::Mark(MarkKind::BackwardEnd),
+        sync: Sync::None,
+    };
+    let all_ranks = 0..u64::from(ranks);
+    let cells_s = (0..steps)
+        .flat_map(|step| all_ranks.clone().map(move |rank| (step, rank)))
+        .map(|(step, rank)| duration_s(step, rank));
+    Block {
+        boundaries: [boundary].into(),
+        groups: None,
+        steps: (0..steps).collect(),
+        durations_s: cells_s.collect(),
+        ranks: ranks as usize,
+        carried: 0,
+    }
+    .into()
+}
+
+fn faults_of(window: &Window) -> Vec<Fault> {
+    let (gates, settings) = (Gates::default(), IncidentSettings::default());
+    let found = analyse(window, &gates, &Baseline::CohortMedian);
+    find_faults(window, &found, &gates, &settings)
+}
+
+/// More ranks than cores: every step of every rank is off by up to 30 ms.
+fn noise_s(step: u64, rank: u64) -> f64 {
+    ((step * 8 + rank) * 7919 % 61) as f64 * 1e-3
+}
+
+#[test]
+fn who_is_late_in_every_step_is_found_below_the_noise_of_a_step() {
+    let late = |rank| if rank == 1 { 0.070 } else { 0.0 };
+    let noisy = window(8, 50, |step, rank| 0.1 + noise_s(step, rank) + late(rank));
+    let faults = faults_of(&noisy);
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].ranks, [1]);
+    assert!(faults[0].notable);
+}
+
+#[test]
+fn who_is_late_by_a_tenth_of_it_has_no_part_in_the_fault() {
+    let late = |rank| [0.0, 0.100, 0.0, 0.010, 0.0, 0.080][rank as usize];
+    let faults = faults_of(&window(6, 50, |_, rank| 0.1 + late(rank)));
+    assert_eq!(faults[0].ranks, [1, 5]);
+}
+
+#[test]
+fn what_varies_on_all_ranks_alike_hides_nobody() {
+    // A collective that takes 20 to 80 ms, in too few steps to be late in each.
+    let late = |rank| if rank == 1 { 0.020 } else { 0.0 };
+    let busy = window(4, 8, |step, rank| 0.05 + noise_s(step, 0) + late(rank));
+    let faults = faults_of(&busy);
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].ranks, [1]);
+}
+
+#[test]
+fn noise_alone_is_no_fault() {
+    assert_eq!(
+        faults_of(&window(8, 50, |step, rank| 0.1 + noise_s(step, rank))),
+        []
+    );
+}
+
+/// Two groups of two that meet apart: rank 1 is late, and rank 0 waits for it.
+#[test]
+fn who_never_meets_a_late_rank_is_no_victim() {
+    let mut window = window(4, 20, |_, _| 0.0);
+    let boundary = |sync| Boundary {
+        sync,
+        ..window.blocks[0].boundaries[0].clone()
+    };
+    let boundaries = [boundary(Sync::Assumed), boundary(Sync::None)];
+    let row = [0.1, 0.2, 0.1, 0.1, 0.15, 0.05, 0.05, 0.05];
+    window.blocks[0] = Block {
+        boundaries: boundaries.into(),
+        groups: Some([0, 0, 1, 1, 0, 0, 1, 1].into()),
+        durations_s: row.repeat(20),
+        ..window.blocks[0].clone()
+    };
+    let faults = faults_of(&window);
+    let found: Vec<_> = faults
+        .iter()
+        .map(|it| (&it.ranks[..], it.victims.to_string()))
+        .collect();
+    assert_eq!(found, [(&[1][..], "0".to_owned())]);
+}
+
+/// Each comparison of all ranks with all ranks shows here as minutes.
+#[test]
+fn ten_thousand_late_ranks_are_weighed_in_passing() {
+    let every_other = window(20_001, 6, |step, rank| {
+        1.0 + ((step * 20_001 + rank) % 2) as f64
+    });
+    assert_eq!(faults_of(&every_other)[0].lateness_s, 1.0);
+}
