@@ -1,3 +1,7 @@
+use std::ops::Range;
+
+use model::{RankColumn, StageSlot};
+
 use crate::StageBaseline;
 
 /// Ranks handled at a time: their running sums stay in the first-level cache.
@@ -88,17 +92,8 @@ pub fn account_row(
     }
     let mut scratch = ChunkScratch::default();
     for first in (0..ranks).step_by(RANK_CHUNK) {
-        let count = RANK_CHUNK.min(ranks - first);
-        account_chunk(
-            row,
-            ranks,
-            slots,
-            baseline,
-            first,
-            count,
-            &mut scratch,
-            account,
-        );
+        let chunk = first..ranks.min(first + RANK_CHUNK);
+        account_chunk(row, ranks, slots, baseline, chunk, &mut scratch, account);
     }
     let mut previous = 0.0;
     for front in &mut account.fronts {
@@ -114,17 +109,17 @@ struct ChunkScratch {
     totals: Vec<f64>,
 }
 
-#[expect(clippy::too_many_arguments, reason = "the inner half of account_row")]
+/// The inner half of [`account_row`], for the ranks in `chunk`.
 fn account_chunk(
     row: &[f64],
     ranks: usize,
     slots: &[usize],
     baseline: Option<&StageBaseline>,
-    first: usize,
-    count: usize,
+    chunk: Range<usize>,
     scratch: &mut ChunkScratch,
     account: &mut RowAccount,
 ) {
+    let (first, count) = (chunk.start, chunk.len());
     scratch.prefixes.clear();
     scratch.prefixes.resize(count, 0.0);
     let stages = baseline.map_or(0, StageBaseline::stages);
@@ -157,6 +152,7 @@ fn account_chunk(
     let Some(baseline) = baseline else { return };
     for (slot, relieved) in account.relieved_s.iter_mut().enumerate() {
         let totals = &scratch.totals[slot * count..(slot + 1) * count];
+        let (slot, first) = (StageSlot(slot), RankColumn(first));
         let largest = baseline.largest_relieved(slot, first, &scratch.prefixes, totals);
         *relieved = relieved.max(largest);
     }

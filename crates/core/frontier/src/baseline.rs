@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
 
-use model::{Block, StageId, Window};
-
-use model::median;
+use model::{Block, RankColumn, StageId, StageSlot, Window, median};
 
 /// Ranks whose step totals are gathered at a time, which bounds the extra memory.
 const RANK_CHUNK: usize = 256;
@@ -85,16 +83,12 @@ impl StageBaseline {
         self.stages
     }
 
-    /// Baseline of a stage on a rank, in seconds.
-    pub fn seconds(&self, stage: usize, rank: usize) -> f64 {
-        self.seconds[self.per_rank.map_or(stage, |ranks| stage * ranks + rank)]
-    }
-
-    /// The largest of `prefixes` after each rank's total of `stage` was cut to its baseline.
+    /// The largest of `prefixes` after each rank's total of `stage` was cut to its baseline; the
+    /// first of them is that of `first_rank`.
     pub(crate) fn largest_relieved(
         &self,
-        stage: usize,
-        first_rank: usize,
+        StageSlot(stage): StageSlot,
+        RankColumn(first_rank): RankColumn,
         prefixes: &[f64],
         totals: &[f64],
     ) -> f64 {

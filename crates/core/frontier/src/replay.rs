@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use model::{Block, Boundary, Growth, Meeting, StageId, Sync, Window};
+use model::{Block, Boundary, Growth, Meeting, RankColumn, StageId, Sync, Window};
 
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
@@ -70,7 +70,7 @@ impl<'block> Replay<'block> {
                 ends[rank] = end;
                 if let Some(met) = pending[rank].checked_sub(1) {
                     let met = met as usize;
-                    let arrival = arrivals[met][&replay.group(met, rank)];
+                    let arrival = arrivals[met][&replay.group(met, RankColumn(rank))];
                     let skew_s = START_SKEW_S.max(START_SKEW_SHARE * (arrival - start));
                     // A segment that ends well before the last arrival is work that overlaps the collective: the rank
                     // waits in a later one.
@@ -102,7 +102,7 @@ impl<'block> Replay<'block> {
     }
 
     /// A rank's own work in a segment, in seconds.
-    pub fn own_s(&self, boundary: usize, rank: usize) -> f64 {
+    pub fn own_s(&self, boundary: usize, RankColumn(rank): RankColumn) -> f64 {
         self.own_s[boundary * self.ranks + rank]
     }
 
@@ -111,14 +111,14 @@ impl<'block> Replay<'block> {
     ///
     /// # Properties
     /// Not larger than before if no own time grows.
-    pub fn makespan_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> f64 {
+    pub fn makespan_with(&self, change: impl Fn(usize, RankColumn, f64) -> f64) -> f64 {
         self.ends_with(change)
             .into_iter()
             .fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// The same, and when each rank ends the step, in seconds since its own start of it.
-    pub fn ends_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> Vec<f64> {
+    pub fn ends_with(&self, change: impl Fn(usize, RankColumn, f64) -> f64) -> Vec<f64> {
         let mut now = vec![0.0f64; self.ranks];
         let mut arrivals: Vec<BTreeMap<u32, f64>> = Vec::with_capacity(self.boundaries.len());
         for boundary in 0..self.boundaries.len() {
@@ -126,10 +126,10 @@ impl<'block> Replay<'block> {
                 let cell = boundary * self.ranks + rank;
                 if let Some(met) = self.held_by[cell].checked_sub(1) {
                     let met = met as usize;
-                    let arrival = arrivals[met][&self.group(met, rank)];
+                    let arrival = arrivals[met][&self.group(met, RankColumn(rank))];
                     *now = now.max(arrival - self.early_s[cell]);
                 }
-                *now += change(boundary, rank, self.own_s[cell]);
+                *now += change(boundary, RankColumn(rank), self.own_s[cell]);
             }
             arrivals.push(self.last_arrivals(boundary, &now));
         }
@@ -146,7 +146,7 @@ impl<'block> Replay<'block> {
         }
     }
 
-    fn group(&self, boundary: usize, rank: usize) -> u32 {
+    fn group(&self, boundary: usize, RankColumn(rank): RankColumn) -> u32 {
         group_of(self.groups, boundary * self.ranks + rank)
     }
 
@@ -445,7 +445,7 @@ mod tests {
             let replay = Replay::of_row(&block, block.row(0));
             let slow = slow % block.ranks;
             let less = replay.makespan_with(|_, rank, own| {
-                if rank == slow { own * kept } else { own }
+                if rank == RankColumn(slow) { own * kept } else { own }
             });
             prop_assert!(less <= replay.makespan_s() + 1e-9);
         }
@@ -457,12 +457,14 @@ mod tests {
         let row = [0.05, 0.0, 0.0, 0.01, 0.01, 0.01, 0.002, 0.052, 0.052];
         let block = block(3, &[Sync::None, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
-        assert!((replay.own_s(2, 1) - 0.002).abs() < 1e-9);
-        let fixed = replay.makespan_with(
-            |boundary, rank, own| {
-                if (boundary, rank) == (0, 0) { 0.0 } else { own }
-            },
-        );
+        assert!((replay.own_s(2, RankColumn(1)) - 0.002).abs() < 1e-9);
+        let fixed = replay.makespan_with(|boundary, rank, own| {
+            if (boundary, rank) == (0, RankColumn(0)) {
+                0.0
+            } else {
+                own
+            }
+        });
         assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
@@ -472,12 +474,14 @@ mod tests {
         let row = [0.05, 0.0, 0.003, 0.003, 0.002, 0.052];
         let block = block(2, &[ISSUE, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
-        assert!((replay.own_s(1, 1) - 0.003).abs() < 1e-9);
-        let fixed = replay.makespan_with(
-            |boundary, rank, own| {
-                if (boundary, rank) == (0, 0) { 0.0 } else { own }
-            },
-        );
+        assert!((replay.own_s(1, RankColumn(1)) - 0.003).abs() < 1e-9);
+        let fixed = replay.makespan_with(|boundary, rank, own| {
+            if (boundary, rank) == (0, RankColumn(0)) {
+                0.0
+            } else {
+                own
+            }
+        });
         assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
@@ -558,7 +562,7 @@ mod tests {
         let block = &waits.blocks[0];
         let replay = Replay::of_row(block, block.row(3));
         let late_s: f64 = (0..4)
-            .map(|at| replay.own_s(at, 2) - replay.own_s(at, 0))
+            .map(|at| replay.own_s(at, RankColumn(2)) - replay.own_s(at, RankColumn(0)))
             .sum();
         assert!((late_s - 0.08).abs() < 0.005, "{late_s}");
         let works = late_in_each_segment(false);
@@ -572,7 +576,7 @@ mod tests {
         let mut block = block(4, &[ISSUE, Sync::None], &row);
         block.groups = Some([7, 7, 8, 8, 0, 0, 0, 0].into());
         let replay = Replay::of_row(&block, &row);
-        assert!((replay.own_s(1, 1) - 0.001).abs() < 1e-9);
-        assert!((replay.own_s(1, 2) - 0.001).abs() < 1e-9);
+        assert!((replay.own_s(1, RankColumn(1)) - 0.001).abs() < 1e-9);
+        assert!((replay.own_s(1, RankColumn(2)) - 0.001).abs() < 1e-9);
     }
 }

@@ -1,7 +1,10 @@
 use std::collections::BTreeSet;
 
 use frontier::{Gates, WindowFrontier};
-use model::{Boundary, Ending, MarkKind, Pace, Ranks, Side, StageId, StepPlace, Window, median};
+use model::{
+    Boundary, Ending, MarkKind, Pace, RankColumn, Ranks, Side, StageId, StageSlot, StepPlace,
+    StepRow, Window, median,
+};
 
 use crate::IncidentSettings;
 use crate::costs::{Charge, share_out};
@@ -117,12 +120,11 @@ impl Fault {
 
 /// Lateness of some ranks in one stage, before it is weighed.
 struct Candidate {
-    slot: usize,
-    /// Columns; all that were late for a rotating fault.
-    columns: BTreeSet<usize>,
+    slot: StageSlot,
+    /// All that were late for a rotating fault.
+    columns: BTreeSet<RankColumn>,
     rotating: bool,
-    /// Row indices.
-    rows: BTreeSet<usize>,
+    rows: BTreeSet<StepRow>,
     late_s: f64,
 }
 
@@ -149,7 +151,7 @@ pub fn find_faults(
         settings,
     );
     let mut candidates: Vec<Candidate> = (0..found.stages.len())
-        .flat_map(|slot| stage_candidates(&lateness, slot, window.ranks.len()))
+        .flat_map(|slot| stage_candidates(&lateness, StageSlot(slot)))
         .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
         .collect();
     candidates.sort_by(|a, b| b.late_s.total_cmp(&a.late_s));
@@ -172,12 +174,13 @@ pub fn find_faults(
 }
 
 /// Splits the lateness of one stage into groups of ranks that are late together.
-fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<Candidate> {
-    let mut rows_of: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); ranks];
+fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> {
+    let ranks = lateness.ranks();
+    let mut rows_of: Vec<BTreeSet<StepRow>> = vec![BTreeSet::new(); ranks];
     let mut late_s = vec![0.0; ranks];
-    for row in 0..lateness.rows() {
+    for row in lateness.rows() {
         for rank in 0..ranks {
-            let late = lateness.late_s(row, slot, rank);
+            let late = lateness.late_s(row, slot, RankColumn(rank));
             if late > 0.0 {
                 rows_of[rank].insert(row);
                 late_s[rank] += late;
@@ -185,25 +188,32 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<C
         }
     }
     let total_s: f64 = late_s.iter().sum();
-    let mut left: BTreeSet<usize> = (0..ranks).filter(|rank| late_s[*rank] > 0.0).collect();
+    let mut left: BTreeSet<RankColumn> = (0..ranks)
+        .filter(|rank| late_s[*rank] > 0.0)
+        .map(RankColumn)
+        .collect();
     let mut found = Vec::new();
     while let Some(&worst) = left
         .iter()
-        .max_by(|a, b| late_s[**a].total_cmp(&late_s[**b]).then(b.cmp(a)))
+        .max_by(|a, b| late_s[a.0].total_cmp(&late_s[b.0]).then(b.cmp(a)))
     {
-        let together = |rank: &usize| {
-            let common = rows_of[*rank].intersection(&rows_of[worst]).count();
-            let larger = rows_of[*rank].len().max(rows_of[worst].len());
-            common as f64 >= SAME_STEPS_SHARE * larger as f64
-                && late_s[*rank] >= SAME_LATENESS_SHARE * late_s[worst]
-        };
-        let columns: BTreeSet<usize> = left.iter().filter(|r| together(r)).copied().collect();
-        let group_s: f64 = columns.iter().map(|rank| late_s[*rank]).sum();
-        let struck: BTreeSet<usize> = left
+        let worst_rows = &rows_of[worst.0];
+        let columns: BTreeSet<RankColumn> = left
             .iter()
-            .flat_map(|rank| rows_of[*rank].iter().copied())
+            .filter(|rank| {
+                let common = rows_of[rank.0].intersection(worst_rows).count();
+                let larger = rows_of[rank.0].len().max(worst_rows.len());
+                common as f64 >= SAME_STEPS_SHARE * larger as f64
+                    && late_s[rank.0] >= SAME_LATENESS_SHARE * late_s[worst.0]
+            })
+            .copied()
             .collect();
-        let often = struck.len() * 2 >= lateness.rows();
+        let group_s: f64 = columns.iter().map(|rank| late_s[rank.0]).sum();
+        let struck: BTreeSet<StepRow> = left
+            .iter()
+            .flat_map(|rank| rows_of[rank.0].iter().copied())
+            .collect();
+        let often = struck.len() * 2 >= lateness.rows().len();
         if found.is_empty()
             && often
             && left.len() > columns.len()
@@ -219,9 +229,9 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<C
             }];
         }
         left = left.difference(&columns).copied().collect();
-        let rows: BTreeSet<usize> = columns
+        let rows: BTreeSet<StepRow> = columns
             .iter()
-            .flat_map(|rank| rows_of[*rank].iter().copied())
+            .flat_map(|rank| rows_of[rank.0].iter().copied())
             .collect();
         found.extend(by_size(lateness, slot, &columns, rows));
         if found.len() >= MAX_FAULTS_PER_STAGE {
@@ -235,25 +245,20 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<C
 /// a little slow in every step is another fault with another pace.
 fn by_size(
     lateness: &Lateness<'_>,
-    slot: usize,
-    columns: &BTreeSet<usize>,
-    rows: BTreeSet<usize>,
+    slot: StageSlot,
+    columns: &BTreeSet<RankColumn>,
+    rows: BTreeSet<StepRow>,
 ) -> Vec<Candidate> {
-    let late_s = |row: usize| {
-        columns
-            .iter()
-            .map(|rank| lateness.late_s(row, slot, *rank))
-            .fold(0.0, f64::max)
-    };
-    let mut sorted: Vec<usize> = rows.into_iter().collect();
-    sorted.sort_by(|a, b| late_s(*b).total_cmp(&late_s(*a)));
+    let latest_s = |row: &StepRow| lateness.latest_s(*row, slot, columns);
+    let mut sorted: Vec<StepRow> = rows.into_iter().collect();
+    sorted.sort_by(|a, b| latest_s(b).total_cmp(&latest_s(a)));
     let mut groups = Vec::new();
     while !sorted.is_empty() {
         let gap = sorted
             .windows(2)
-            .position(|pair| late_s(pair[0]) > OTHER_SIZE_RATIO * late_s(pair[1]));
+            .position(|pair| latest_s(&pair[0]) > OTHER_SIZE_RATIO * latest_s(&pair[1]));
         let smaller = sorted.split_off(gap.map_or(sorted.len(), |at| at + 1));
-        let rows: BTreeSet<usize> = std::mem::replace(&mut sorted, smaller)
+        let rows: BTreeSet<StepRow> = std::mem::replace(&mut sorted, smaller)
             .into_iter()
             .collect();
         let late_s = rows
@@ -331,7 +336,8 @@ fn gain_of(
     fixed: &[&Candidate],
 ) -> f64 {
     let mut gain_s = 0.0;
-    for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate() {
+    let rows = lateness.rows();
+    for (row, (replay, account)) in rows.zip(lateness.replays.iter().zip(&found.steps)) {
         let struck: Vec<&&Candidate> = fixed
             .iter()
             .filter(|candidate| candidate.rows.contains(&row))
@@ -369,12 +375,12 @@ fn victims(
         .collect();
     let (mut cost_s, mut waited_s) = (0.0, vec![0.0; ranks]);
     for row in candidate.rows.iter().take(VICTIM_ROWS) {
-        let boundaries = &window.blocks[found.steps[*row].block].boundaries;
+        let boundaries = &window.blocks[found.steps[row.0].block].boundaries;
         let [before, without] = [after, &fixed].map(|fixed| {
             let struck = fixed.iter().filter(|one| one.rows.contains(row));
             let struck: Vec<&&Candidate> = struck.collect();
             let fixed = fixed_row(boundaries, found, lateness, *row, &struck);
-            lateness.replays[*row].ends_with(fixed)
+            lateness.replays[row.0].ends_with(fixed)
         });
         cost_s += (latest(&before) - latest(&without)).max(0.0);
         for (waited_s, (before, without)) in waited_s.iter_mut().zip(before.iter().zip(&without)) {
@@ -384,16 +390,17 @@ fn victims(
     if cost_s <= 0.0 {
         return Ranks::default();
     }
-    let mut columns: Vec<usize> = (0..ranks)
+    let mut columns: Vec<RankColumn> = (0..ranks)
+        .map(RankColumn)
         .filter(|column| !candidate.columns.contains(column))
         .collect();
-    let has_waited = |column: &usize| waited_s[*column] >= VICTIM_SHARE * cost_s;
+    let has_waited = |column: &RankColumn| waited_s[column.0] >= VICTIM_SHARE * cost_s;
     if columns.iter().any(has_waited) {
         columns.retain(has_waited);
     }
     columns
         .into_iter()
-        .map(|column| window.ranks[column])
+        .map(|column| window.ranks[column.0])
         .collect()
 }
 
@@ -408,18 +415,18 @@ fn fixed_row(
     boundaries: &[Boundary],
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
-    row: usize,
+    row: StepRow,
     struck: &[&&Candidate],
-) -> impl Fn(usize, usize, f64) -> f64 + use<> {
+) -> impl Fn(usize, RankColumn, f64) -> f64 + use<> {
     // Nothing for boundaries at which nobody is late.
     let fixed = boundaries.iter().enumerate().map(|(at, boundary)| {
         let here = struck
             .iter()
-            .filter(|c| found.stages[c.slot] == boundary.stage);
+            .filter(|c| found.stages[c.slot.0] == boundary.stage);
         let mut is_late = vec![false; lateness.ranks()];
         for candidate in here {
             for rank in &candidate.columns {
-                is_late[*rank] |= lateness.late_s(row, candidate.slot, *rank) > 0.0;
+                is_late[rank.0] |= lateness.late_s(row, candidate.slot, *rank) > 0.0;
             }
         }
         if !is_late.contains(&true) {
@@ -445,7 +452,7 @@ fn fixed_row(
     move |boundary, rank, own_s| {
         fixed[boundary]
             .as_ref()
-            .map_or(own_s, |fixed_s| fixed_s[rank])
+            .map_or(own_s, |fixed_s| fixed_s[rank.0])
     }
 }
 
@@ -455,14 +462,14 @@ fn describe(
     lateness: &Lateness<'_>,
     candidate: &Candidate,
 ) -> Fault {
-    let stage = found.stages[candidate.slot];
+    let stage = found.stages[candidate.slot.0];
     // Accounting charges what follows the last synchronisation to the step that pays for it;
     // a person looks for it in the step it happened in.
     let strikes: Vec<u64> = candidate
         .rows
         .iter()
         .map(|row| {
-            let account = &found.steps[*row];
+            let account = &found.steps[row.0];
             let block = &window.blocks[account.block];
             let place = block
                 .boundaries
@@ -471,17 +478,15 @@ fn describe(
             account.step - u64::from(place.is_some_and(|place| place < block.carried))
         })
         .collect();
-    // A step is as late as its latest rank: several late ranks do not add up.
-    let worst_s = |row: &usize| {
-        let late = candidate
-            .columns
-            .iter()
-            .map(|c| lateness.late_s(*row, candidate.slot, *c));
-        late.fold(0.0, f64::max)
-    };
-    let lateness_s =
-        candidate.rows.iter().map(worst_s).sum::<f64>() / candidate.rows.len().max(1) as f64;
-    let ranks = candidate.columns.iter().map(|column| window.ranks[*column]);
+    let struck_s = candidate
+        .rows
+        .iter()
+        .map(|row| lateness.latest_s(*row, candidate.slot, &candidate.columns));
+    let lateness_s = struck_s.sum::<f64>() / candidate.rows.len().max(1) as f64;
+    let ranks = candidate
+        .columns
+        .iter()
+        .map(|column| window.ranks[column.0]);
     Fault {
         kind: if candidate.rotating {
             FaultKind::Rotating
@@ -516,21 +521,19 @@ fn place(
     lateness: &Lateness<'_>,
     candidate: &Candidate,
 ) -> Option<StepPlace> {
-    let stage = found.stages[candidate.slot];
+    let stage = found.stages[candidate.slot.0];
     let mut votes: Vec<(StepPlace, usize)> = Vec::new();
     for row in &candidate.rows {
-        let account = &found.steps[*row];
+        let account = &found.steps[row.0];
         let block = &window.blocks[account.block];
-        let excess = |boundary: usize| {
-            let own_s = lateness.own_s(*row, boundary);
-            let level_s = medians_of_others(&own_s);
-            let late = candidate.columns.iter();
-            late.map(|column| own_s[*column] - level_s[*column])
-                .fold(f64::NEG_INFINITY, f64::max)
-        };
         let (worst, _) = (0..block.boundaries.len())
             .filter(|at| block.boundaries[*at].stage == stage)
-            .map(|at| (at, excess(at)))
+            .map(|at| {
+                (
+                    at,
+                    largest_excess_s(&lateness.own_s(*row, at), &candidate.columns),
+                )
+            })
             .max_by(|(_, a), (_, b)| a.total_cmp(b))?;
         let place = place_of(
             block.boundaries[worst].after,
@@ -546,6 +549,15 @@ fn place(
         .into_iter()
         .max_by_key(|(_, count)| *count)
         .map(|(place, _)| place)
+}
+
+/// By how much the worst of some ranks exceeds the median of its others.
+fn largest_excess_s(own_s: &[f64], columns: &BTreeSet<RankColumn>) -> f64 {
+    let level_s = medians_of_others(own_s);
+    columns
+        .iter()
+        .map(|column| own_s[column.0] - level_s[column.0])
+        .fold(f64::NEG_INFINITY, f64::max)
 }
 
 fn place_of(after: MarkKind, ending: Ending, stage: StageId) -> Option<StepPlace> {

@@ -1,7 +1,9 @@
 //! How much more own work than its peers a rank did, step by step.
 
+use std::collections::BTreeSet;
+
 use frontier::{Replay, WindowFrontier};
-use model::Window;
+use model::{RankColumn, StageSlot, StepRow, Window};
 
 use crate::IncidentSettings;
 
@@ -46,7 +48,7 @@ impl<'window> Lateness<'window> {
                     continue;
                 };
                 for rank in 0..ranks {
-                    totals[slot * ranks + rank] += replay.own_s(at, rank);
+                    totals[slot * ranks + rank] += replay.own_s(at, RankColumn(rank));
                 }
             }
             own_s.extend(totals);
@@ -58,8 +60,8 @@ impl<'window> Lateness<'window> {
             stages,
             ranks,
         };
-        for slot in 0..stages {
-            let all = 0..lateness.rows();
+        for slot in (0..stages).map(StageSlot) {
+            let all = lateness.rows();
             let own_s: Vec<&[f64]> = all.map(|row| &own_s[lateness.cells(row, slot)]).collect();
             let beside_s: Vec<Vec<f64>> = own_s.iter().copied().map(beside_others).collect();
             // What a step takes on all ranks alike makes nobody late, and of two ranks the noise of
@@ -69,7 +71,7 @@ impl<'window> Lateness<'window> {
             let mut steps_late = vec![0; ranks];
             for (row, account) in found.steps.iter().enumerate() {
                 let notable_s = notable_s(account.makespan_s);
-                let cells = lateness.cells(row, slot);
+                let cells = lateness.cells(StepRow(row), slot);
                 for (rank, cell) in cells.enumerate() {
                     let late_s = beside_s[row][rank];
                     if ranks > 1 && late_s > notable_s {
@@ -78,11 +80,11 @@ impl<'window> Lateness<'window> {
                     }
                 }
             }
-            let rows = lateness.rows();
+            let rows = lateness.replays.len();
             for (rank, steps_late) in steps_late.into_iter().enumerate() {
                 let always = rows >= EVERY_STEP_ROWS
                     && f64::from(steps_late) >= EVERY_STEP_SHARE * rows as f64;
-                for row in (0..rows).filter(|_| !always) {
+                for row in lateness.rows().filter(|_| !always) {
                     let cell = lateness.cells(row, slot).start + rank;
                     if lateness.late_s[cell] <= noise_s {
                         lateness.late_s[cell] = 0.0;
@@ -94,15 +96,29 @@ impl<'window> Lateness<'window> {
     }
 
     /// Seconds a rank was late in a stage of a row; zero if it was not.
-    pub(crate) fn late_s(&self, row: usize, slot: usize, rank: usize) -> f64 {
-        self.late_s[(row * self.stages + slot) * self.ranks + rank]
+    pub(crate) fn late_s(&self, row: StepRow, slot: StageSlot, rank: RankColumn) -> f64 {
+        self.late_s[(row.0 * self.stages + slot.0) * self.ranks + rank.0]
+    }
+
+    /// Seconds by which the latest of some ranks was late there: a step is as late as its latest
+    /// rank, several late ranks do not add up.
+    pub(crate) fn latest_s(
+        &self,
+        row: StepRow,
+        slot: StageSlot,
+        columns: &BTreeSet<RankColumn>,
+    ) -> f64 {
+        columns
+            .iter()
+            .map(|rank| self.late_s(row, slot, *rank))
+            .fold(0.0, f64::max)
     }
 
     /// Own work of each rank in a segment of a row, in seconds.
-    pub(crate) fn own_s(&self, row: usize, boundary: usize) -> Vec<f64> {
-        let replay = &self.replays[row];
+    pub(crate) fn own_s(&self, row: StepRow, boundary: usize) -> Vec<f64> {
+        let replay = &self.replays[row.0];
         (0..self.ranks)
-            .map(|rank| replay.own_s(boundary, rank))
+            .map(|rank| replay.own_s(boundary, RankColumn(rank)))
             .collect()
     }
 
@@ -110,12 +126,12 @@ impl<'window> Lateness<'window> {
         self.ranks
     }
 
-    pub(crate) fn rows(&self) -> usize {
-        self.replays.len()
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = StepRow> + use<> {
+        (0..self.replays.len()).map(StepRow)
     }
 
-    fn cells(&self, row: usize, slot: usize) -> std::ops::Range<usize> {
-        let first = (row * self.stages + slot) * self.ranks;
+    fn cells(&self, row: StepRow, slot: StageSlot) -> std::ops::Range<usize> {
+        let first = (row.0 * self.stages + slot.0) * self.ranks;
         first..first + self.ranks
     }
 }
@@ -126,8 +142,10 @@ fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
         .map(|rank| {
             let mut times: Vec<f64> = rows_s.iter().map(|row| row.as_ref()[rank]).collect();
             times.sort_by(f64::total_cmp);
-            let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
-            let [low, middle, high] = SPREAD_QUANTILES.map(|q| at(q).unwrap_or(0.0));
+            let [low, middle, high] = SPREAD_QUANTILES.map(|share| {
+                let at = (share * times.len() as f64) as usize;
+                times.get(at).copied().unwrap_or(0.0)
+            });
             (middle - low).min(high - middle)
         })
         .collect();

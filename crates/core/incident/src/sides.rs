@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
-use model::{Block, DeviceWindow, Pace, Side, StageId};
+use model::{Block, DeviceWindow, Pace, Side, StageId, StepRow};
 
 use crate::costs::share_out;
 use crate::fault::{Stretch, charge, judge};
@@ -110,9 +110,13 @@ impl DeviceAccount {
     /// `steps` since the last account, of which these were sampled.
     fn faults(&self, steps: &[u64], gates: &Gates, settings: &IncidentSettings) -> Vec<Fault> {
         let Self { sampled, found, .. } = self;
-        let notable_s = |makespan| gates.notable_s(makespan);
         let mut faults = find_faults(&sampled.window, found, gates, settings);
-        let lateness = Lateness::of_window(&sampled.window, found, notable_s, settings);
+        let lateness = Lateness::of_window(
+            &sampled.window,
+            found,
+            |makespan| gates.notable_s(makespan),
+            settings,
+        );
         for fault in faults
             .iter_mut()
             .filter(|fault| fault.kind == FaultKind::LateRanks)
@@ -133,8 +137,9 @@ impl DeviceAccount {
     /// What faults of the sampled steps cost in as many steps as these stand for: by the queues of
     /// hosts and devices, where these can be run again.
     fn charge(&self, faults: Vec<Fault>, steps: usize) -> Vec<Fault> {
-        let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
-        let (late, others): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_late);
+        let (late, others): (Vec<Fault>, Vec<Fault>) = faults
+            .into_iter()
+            .partition(|fault| fault.kind == FaultKind::LateRanks);
         let excess: Vec<Excess> = late.iter().map(|fault| self.excess(fault)).collect();
         let replay = if late.is_empty() {
             None
@@ -205,7 +210,7 @@ impl DeviceAccount {
             }
             struck += 1.0;
             for at in its {
-                let own_s = lateness.own_s(row, at);
+                let own_s = lateness.own_s(StepRow(row), at);
                 let usual_s = medians_of_others(&own_s);
                 let first = (account.row * block.boundaries.len() + at) * block.ranks;
                 let cells = |plane: &[Vec<f64>]| {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use model::{CollectiveOp, Ending, MarkKind, RankNs, RankStep, Segment, Source, StageId};
+use model::{
+    CollectiveOp, Ending, MarkKind, RankColumn, RankNs, RankStep, Segment, Source, StageId, StepRow,
+};
 use serde::{Deserialize, Serialize};
 use steps::Aligner;
 use verdict::{Job, Settings};
@@ -146,7 +148,7 @@ impl StageMatrix {
         for (step, rows) in matrix.iter().enumerate() {
             for (rank, row) in rows.iter().enumerate() {
                 let Some(row) = row else { continue };
-                let wall = self.wall(step, rank).unwrap_or(0.0);
+                let wall = self.wall(StepRow(step), RankColumn(rank)).unwrap_or(0.0);
                 until_ns[rank] += row.iter().sum::<f64>().max(wall) * unit_ns;
                 if until_ns[rank] >= MAX_NS {
                     let reason = "the steps of this rank take centuries".into();
@@ -195,8 +197,8 @@ impl StageMatrix {
     }
 
     /// Measured wall time of a rank's step.
-    fn wall(&self, step: usize, rank: usize) -> Option<f64> {
-        self.wall.as_ref().map(|wall| wall[step][rank])
+    fn wall(&self, step: StepRow, rank: RankColumn) -> Option<f64> {
+        self.wall.as_ref().map(|wall| wall[step.0][rank.0])
     }
 
     /// The expanded matrix if there is one, else the plain one.
@@ -252,7 +254,7 @@ impl StageMatrix {
                     .as_ref()
                     .filter(|_| !expanded)
                     .map(|waits| waits[step].as_slice());
-                let wall = self.wall(step, rank);
+                let wall = self.wall(StepRow(step), RankColumn(rank));
                 let row = closed(row, &ids, wall);
                 let ticks = Ticks {
                     unit_ns,
@@ -260,7 +262,15 @@ impl StageMatrix {
                 };
                 aligner.push(
                     rank as u32,
-                    rank_step(step, &ids, &row, rank, waits, wall, ticks),
+                    rank_step(
+                        StepRow(step),
+                        &ids,
+                        &row,
+                        RankColumn(rank),
+                        waits,
+                        wall,
+                        ticks,
+                    ),
                 );
             }
         }
@@ -306,10 +316,10 @@ fn closed(row: &[f64], stages: &[StageId], wall: Option<f64>) -> Vec<f64> {
 }
 
 fn rank_step(
-    step: usize,
+    step: StepRow,
     stages: &[StageId],
     row: &[f64],
-    rank: usize,
+    rank: RankColumn,
     waits: Option<&[Vec<f64>]>,
     wall: Option<f64>,
     mut ticks: Ticks<'_>,
@@ -325,7 +335,7 @@ fn rank_step(
                 .any(|of_rank| of_rank.get(at).is_some_and(|wait| *wait > 0.0))
         });
         let wait = waits
-            .and_then(|waits| waits[rank].get(at).copied())
+            .and_then(|waits| waits[rank.0].get(at).copied())
             .unwrap_or(0.0)
             .min(*duration);
         if synchronises {
@@ -363,7 +373,7 @@ fn rank_step(
         .filter(|stage| **stage == StageId::BACKWARD)
         .count();
     RankStep {
-        step: step as u32,
+        step: step.0 as u32,
         start,
         segments,
         micro_steps: backward.min(usize::from(u16::MAX)) as u16,
