@@ -25,13 +25,13 @@ pub(crate) struct Charge {
 pub(crate) fn share_out(count: usize, gain_s: impl Fn(&[usize]) -> f64) -> Vec<Charge> {
     let all: Vec<usize> = (0..count).collect();
     let all_s = gain_s(&all);
-    let without = |at: usize| {
-        all.iter()
-            .copied()
-            .filter(|other| *other != at)
-            .collect::<Vec<_>>()
-    };
-    let weights: Vec<f64> = all.iter().map(|at| all_s - gain_s(&without(*at))).collect();
+    let weights: Vec<f64> = all
+        .iter()
+        .map(|at| {
+            let others = all.iter().copied().filter(|other| other != at);
+            all_s - gain_s(&others.collect::<Vec<_>>())
+        })
+        .collect();
     let order = ranking(&weights);
     let mut left_s = all_s;
     let charges = order.iter().enumerate().map(|(place, at)| {

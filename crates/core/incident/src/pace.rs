@@ -38,11 +38,11 @@ impl Seen {
 
     /// How many steps of a range were looked at.
     pub(crate) fn count(&self, range: RangeInclusive<u64>) -> u64 {
-        let common = |run: &RangeInclusive<u64>| {
-            let (first, last) = (run.start().max(range.start()), run.end().min(range.end()));
-            last.saturating_add(1).saturating_sub(*first)
-        };
-        self.runs.iter().map(common).sum()
+        self.runs
+            .iter()
+            .map(|run| (run.start().max(range.start()), run.end().min(range.end())))
+            .map(|(first, last)| last.saturating_add(1).saturating_sub(*first))
+            .sum()
     }
 }
 
