@@ -13,13 +13,13 @@ use model::{
 pub fn death(
     rank: u32,
     signal: Option<i32>,
-    step: u32,
+    step: u64,
     stall: Option<&Stall>,
     context: JobContext<'_>,
     id: String,
 ) -> Finding {
     let open = !context.ended;
-    let (ranks, step) = (vec![rank], u64::from(step));
+    let ranks = vec![rank];
     let wait = stall
         .into_iter()
         .flat_map(|stall| &stall.waits)

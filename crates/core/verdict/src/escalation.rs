@@ -1,6 +1,7 @@
 //! When a running job is worth a profile, of which ranks, and what of it was told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use model::{ProfileWindow, RankNs, RankStep, median, threshold};
 use pattern::{Trigger, TriggerSettings};
@@ -275,15 +276,15 @@ impl Escalation {
     }
 
     /// A window is ordered, or another host's part of it.
-    pub(crate) fn order(&mut self, ranks: &[u32], first_step: u32, steps: u32, at: RankNs) {
+    pub(crate) fn order(&mut self, ranks: &[u32], steps: &Range<u32>, at: RankNs) {
         self.ordered_at = Some(at);
         let window = self.under_way.get_or_insert_with(|| Ordered {
-            first_step,
-            steps,
+            first_step: steps.start,
+            steps: steps.end - steps.start,
             ..Ordered::default()
         });
-        let last = window.last_step().max(first_step.saturating_add(steps));
-        window.first_step = window.first_step.min(first_step);
+        let last = window.last_step().max(steps.end);
+        window.first_step = window.first_step.min(steps.start);
         window.steps = last - window.first_step;
         window.ranks.extend(ranks);
         window.awaited.extend(ranks);
@@ -291,10 +292,10 @@ impl Escalation {
 
     /// Whether a window of such steps and ranks is another than the one under way: it lies apart,
     /// or what came of a rank's part was never told.
-    pub(crate) fn is_another(&self, ranks: &[u32], first_step: u32, steps: u32) -> bool {
+    pub(crate) fn is_another(&self, ranks: &[u32], steps: &Range<u32>) -> bool {
         self.under_way.as_ref().is_some_and(|window| {
-            first_step > window.last_step()
-                || first_step.saturating_add(steps) < window.first_step
+            steps.start > window.last_step()
+                || steps.end < window.first_step
                 || ranks.iter().any(|rank| window.ranks.contains(rank))
         })
     }
@@ -450,7 +451,7 @@ mod tests {
         );
         escalation.look_again();
         assert!(escalation.may_order(at(100), at(100)));
-        escalation.order(&[0, 1], 50, 10, at(100));
+        escalation.order(&[0, 1], &(50..60), at(100));
         escalation.look_again();
         assert!(
             !escalation.may_order(at(701), at(701)),

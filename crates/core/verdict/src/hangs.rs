@@ -303,7 +303,7 @@ impl Hangs {
     /// Which rank was killed, and who was left waiting for it.
     pub(crate) fn death(&self, context: JobContext<'_>) -> Option<Finding> {
         let (rank, signal) = self.killed?;
-        let step = self.collectives.step_of(rank);
+        let step = u64::from(self.collectives.step_of(rank));
         let stall = self.collectives.stuck();
         let id = format!("k{}", self.restarts + 1);
         Some(death(rank, signal, step, stall.as_ref(), context, id))

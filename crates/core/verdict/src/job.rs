@@ -142,7 +142,8 @@ impl Job {
                 first_step,
                 steps,
             } => {
-                self.order_profile(&ranks, first_step, steps);
+                let steps = first_step..first_step.saturating_add(steps);
+                self.order_profile(&ranks, &steps);
             }
             Input::Profiled { rank, window } => self.escalation.told(rank, *window),
             Input::Usage {

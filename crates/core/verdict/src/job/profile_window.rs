@@ -1,5 +1,7 @@
 //! Profile windows of a running job: which are wanted, and what they show.
 
+use std::ops::Range;
+
 use model::{IncidentKind, Method, ProfileWindow, RankNs, VerdictNote};
 use trace::Profile;
 
@@ -70,14 +72,13 @@ impl Job {
         u32::try_from(self.detectors.collectives.hangs.step()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn order_profile(&mut self, ranks: &[u32], first_step: u32, steps: u32) {
+    pub(super) fn order_profile(&mut self, ranks: &[u32], steps: &Range<u32>) {
         let at = self.last_at().unwrap_or(RankNs(0));
-        if self.escalation.is_another(ranks, first_step, steps) {
+        if self.escalation.is_another(ranks, steps) {
             self.end_profile(&[]);
         }
-        self.aligner
-            .leave_out(first_step..=first_step.saturating_add(steps));
-        self.escalation.order(ranks, first_step, steps, at);
+        self.aligner.leave_out(steps.start..=steps.end);
+        self.escalation.order(ranks, steps, at);
     }
 
     /// Compares what the window showed once all hosts have told what their ranks did in it:
