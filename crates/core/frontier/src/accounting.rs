@@ -95,6 +95,7 @@ pub fn account_row(
         let chunk = first..ranks.min(first + RANK_CHUNK);
         account_chunk(row, ranks, slots, baseline, chunk, &mut scratch, account);
     }
+    // Only now: while there are chunks to come a frontier is not yet that of all ranks.
     let mut previous = 0.0;
     for front in &mut account.fronts {
         front.advance_s = front.frontier_s - previous;
@@ -129,7 +130,9 @@ fn account_chunk(
         let from = boundary * ranks + first;
         let durations = &row[from..from + count];
         let (largest, second) = add_and_find_top2(&mut scratch.prefixes, durations);
+        // Strictly: of several ranks with the largest prefix the lowest leads, and chunks ascend.
         if largest > front.frontier_s {
+            // Who led the chunks before may be second now.
             front.second_s = second.max(front.frontier_s);
             front.frontier_s = largest;
             // A second pass over the chunk, which is in the cache: an index beside each of the maxima would
@@ -149,11 +152,14 @@ fn account_chunk(
             }
         }
     }
+    // Behind the last boundary, for totals are of the step: a stage that has several micro-steps is
+    // cut to its baseline as a whole (docs/math/frontier.md).
     let Some(baseline) = baseline else { return };
     for (slot, relieved) in account.relieved_s.iter_mut().enumerate() {
         let totals = &scratch.totals[slot * count..(slot + 1) * count];
         let (slot, first) = (StageSlot(slot), RankColumn(first));
         let largest = baseline.largest_relieved(slot, first, &scratch.prefixes, totals);
+        // A maximum of maxima: the relieved makespan of all ranks, whatever the size of a chunk.
         *relieved = relieved.max(largest);
     }
 }

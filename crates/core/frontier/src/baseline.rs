@@ -115,6 +115,7 @@ impl StageBaseline {
 
 /// A prefix after the `total` in it that one stage took was cut to its baseline.
 fn relieved(prefix: f64, total: f64, base: f64) -> f64 {
+    // What took less than its baseline is not lengthened to it: a gain is never negative (SF-P8).
     let excess = total - base;
     prefix - if excess > 0.0 { excess } else { 0.0 }
 }

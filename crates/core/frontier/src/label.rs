@@ -50,6 +50,7 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
         axes.labels.push(Label::GradientAccumulationAmbiguous);
         axes.downgrades.push(Downgrade::MicroSteps);
     }
+    // Below the floor all shares are zero: every stage would tie with every other.
     if found.exposed_s >= gates.denom_floor_s {
         let cause_allowed = !limited && !heterogeneous;
         label_leading_stage(window, found, gates, cause_allowed, &mut axes);

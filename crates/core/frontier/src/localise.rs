@@ -54,6 +54,7 @@ pub fn localise(
         rows += 1;
         let row = window.blocks[account.block].row(account.row);
         prefixes.fill(0.0);
+        // In front of the first boundary all ranks are where they met, at 0.
         let mut lag_before = 0.0;
         for (boundary, durations) in row.chunks_exact(ranks).enumerate() {
             for (prefix, duration) in prefixes.iter_mut().zip(durations) {
@@ -74,9 +75,11 @@ pub fn localise(
         for (count, prefix) in near.iter_mut().zip(&prefixes) {
             *count += usize::from(frontier - prefix <= notable);
         }
+        // Of a single rank the gap is infinite, and it leads nobody.
         if ranks >= 2 && at.gap_s > notable {
             local.confident_steps += 1;
             *local.leaders.entry(at.leader).or_default() += 1;
+            // Neighbours among confident steps: who leads by noise in between is no change.
             switches += usize::from(previous_leader.is_some_and(|old| old != at.leader));
             previous_leader = Some(at.leader);
         }

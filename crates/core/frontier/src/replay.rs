@@ -87,9 +87,12 @@ impl<'block> Replay<'block> {
                     }
                 }
                 if joins {
+                    // Not before: the segment that ends with an issue is no wait for it. A wait
+                    // still pending is dropped: a rank that issues again was not held by it.
                     pending[rank] = boundary as u32 + 1;
                 }
             }
+            // Only when all ranks are there is it known when the last one was.
             arrivals.push(replay.last_arrivals(boundary, &ends));
         }
         replay.makespan_s = ends.into_iter().fold(f64::NEG_INFINITY, f64::max);
@@ -127,6 +130,7 @@ impl<'block> Replay<'block> {
                 if let Some(met) = self.held_by[cell].checked_sub(1) {
                     let met = met as usize;
                     let arrival = arrivals[met][&self.group(met, RankColumn(rank))];
+                    // As early as it was measured: unchanged work must give the measured step back.
                     *now = now.max(arrival - self.early_s[cell]);
                 }
                 *now += change(boundary, RankColumn(rank), self.own_s[cell]);
@@ -291,6 +295,7 @@ fn join(window: &mut Window, awaited: impl Fn(&Block) -> Vec<bool>) {
         let mut boundaries = block.boundaries.to_vec();
         for at in 0..boundaries.len() {
             let waits = boundaries.get(at + 1).is_some_and(|next| {
+                // The last segment ends at the cut, which is where ranks are seen to meet.
                 let meets = seen && at + 2 == together.len();
                 let is_awaited = awaited.get(at) == Some(&true);
                 next.stage != StageId::DATA && (together[at + 1] || is_awaited || meets)

@@ -90,6 +90,7 @@ impl Sketch {
             mine.merge(theirs);
         }
         for (mine, theirs) in self.relieved_s.iter_mut().zip(&other.relieved_s) {
+            // Maxima over ranks, as frontiers are: the larger is that of both.
             *mine = mine.max(*theirs);
         }
         Ok(())
@@ -138,6 +139,7 @@ impl BoundarySketch {
         let mut latest: Vec<(f64, u32)> =
             prefixes.iter().copied().zip(ids.iter().copied()).collect();
         if latest.len() > TOP {
+            // Ties are ordered by rank, so that it does not matter who was merged first.
             latest.select_nth_unstable_by(TOP, later_first);
             latest.truncate(TOP);
         }
@@ -267,6 +269,7 @@ impl Histogram {
 
 /// Buckets are the leading bits of the number itself: its exponent and six more.
 fn bucket_of(value: f64) -> u16 {
+    // Bits of numbers that are not negative are ordered as the numbers are.
     let leading = value.max(0.0).to_bits() >> (52 - BUCKET_BITS);
     let lowest = LOWEST_EXPONENT << BUCKET_BITS;
     u16::try_from(leading.saturating_sub(lowest)).unwrap_or(u16::MAX)

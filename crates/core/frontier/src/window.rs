@@ -92,6 +92,7 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
             block
                 .boundaries
                 .iter()
+                // Each is found, for `stages` are those of all boundaries: no slot moves up.
                 .filter_map(|it| stages.iter().position(|stage| *stage == it.stage))
                 .collect()
         })
@@ -123,7 +124,9 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
             });
         }
     }
+    // Blocks group steps by their boundaries; whoever follows leaders or paces needs their order.
     steps.sort_by_key(|account| account.step);
+    // The floor may be set to 0, and nothing is a share of no time.
     let measurable = exposed_s > 0.0 && exposed_s >= gates.denom_floor_s;
     let (share, gain): (Vec<f64>, Vec<f64>) = if measurable {
         (
