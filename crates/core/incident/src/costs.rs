@@ -32,6 +32,8 @@ pub(crate) fn share_out(count: usize, gain_s: impl Fn(&[usize]) -> f64) -> Vec<C
             all_s - gain_s(&others.collect::<Vec<_>>())
         })
         .collect();
+    // The weightiest first, so that it pays what is shared: what it hides then costs less than its
+    // weight (docs/math/replay.md).
     let order = ranking(&weights);
     let mut left_s = all_s;
     let charges = order.iter().enumerate().map(|(place, at)| {

@@ -155,6 +155,7 @@ pub fn find_faults(
         .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
         .collect();
     candidates.sort_by(|a, b| b.late_s.total_cmp(&a.late_s));
+    // Any two may hide one another, so that replays grow with the square of their number.
     candidates.truncate(MAX_CANDIDATES);
     let weighed = weigh(window, found, &lateness, &candidates);
     let mut faults = join_stages(weighed);
@@ -202,6 +203,8 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
             .iter()
             .filter(|rank| {
                 let common = rows_of[rank.0].intersection(worst_rows).count();
+                // Of the larger set: who is late in few of the many steps of another
+                // has another cause.
                 let larger = rows_of[rank.0].len().max(worst_rows.len());
                 common as f64 >= SAME_STEPS_SHARE * larger as f64
                     && late_s[rank.0] >= SAME_LATENESS_SHARE * late_s[worst.0]
@@ -598,6 +601,7 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
                 host.other_stages.push(fault.stage);
                 host.lateness_s += fault.lateness_s;
                 host.cost_s += fault.cost_s;
+                // Nothing was run without both stages: that saves what they cost now, or more.
                 host.gain_alone_s = host.gain_alone_s.max(host.cost_s);
                 host.victims = host.victims.and(&fault.victims);
                 host.hides.extend(fault.hides);

@@ -34,6 +34,7 @@ pub fn hang(
     open: bool,
 ) -> Finding {
     let of_culprits = stall.culprits.iter().filter_map(|rank| stacks.get(rank));
+    // Else culprits stand in collectives, or are not seen: no pause of theirs ends it.
     let may_pause = matches!(stall.kind, StallKind::Missing | StallKind::Nowhere);
     let long = pause(of_culprits).filter(|_| may_pause);
     let pause = long.filter(|_| quiet_s < pause_max_s);

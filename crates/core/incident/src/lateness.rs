@@ -80,6 +80,7 @@ impl<'window> Lateness<'window> {
                     }
                 }
             }
+            // Only behind all rows is it known who is late in each, which no noise is.
             let rows = lateness.replays.len();
             for (rank, steps_late) in steps_late.into_iter().enumerate() {
                 let always = rows >= EVERY_STEP_ROWS

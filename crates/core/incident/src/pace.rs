@@ -79,12 +79,14 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
     }
     let mut distances: Vec<u64> = strikes.windows(2).map(|pair| pair[1] - pair[0]).collect();
     distances.sort_unstable();
+    // The usual one, not the mean: a strike that was missed doubles a distance.
     let usual = distances[distances.len() / 2];
     let equal = distances
         .iter()
         .filter(|distance| **distance == usual)
         .count();
     let enough = equal as f64 >= PERIODIC_SHARE * distances.len() as f64;
+    // Strikes in neighbouring steps have no period; whether they go on is asked above and below.
     if strikes.len() >= PERIODIC_STRIKES && usual > 1 && enough {
         return Pace::Every { steps: usual };
     }

@@ -112,6 +112,7 @@ const MORE: [&str; 8] = [
 pub(crate) fn pause<'a>(stacks: impl Iterator<Item = &'a Stack>) -> Option<PauseKind> {
     let mut found = None;
     for stack in stacks.filter(|stack| !stack.frames.is_empty()) {
+        // Who was stopped does not go on by itself, in whatever function it stands.
         if stack.state == ProcessState::Stopped {
             return None;
         }
