@@ -101,6 +101,7 @@ impl ProfileSettings {
         WantedProfile {
             ranks,
             first_step: step_in(ahead_s, step, usual_step_s),
+            // `clamp` panics where the most is below the least, and settings may say 0.
             steps: steps.clamp(1.0, f64::from(self.max_steps.max(1))) as u32,
             limit_ms: (self.max_s * 1e3) as u32,
         }
@@ -214,6 +215,7 @@ impl Escalation {
             && self
                 .ordered_at
                 .is_none_or(|ordered_at| now.seconds_since(ordered_at) >= self.settings.every_s)
+            // Last, for asking uses it up: what happens while no window may be ordered is kept.
             && std::mem::take(&mut self.fresh)
     }
 

@@ -180,6 +180,7 @@ impl Hangs {
             quiet_s,
         });
         if self.passed.len() > MAX_HANGS {
+            // Of many those are kept that cost most.
             let shortest = self
                 .passed
                 .iter()
@@ -241,6 +242,7 @@ impl Hangs {
             .dismissed
             .take_if(|it| it.stall.waiting.contains(&rank))
         {
+            // Its ranks seemed to end in good order, and one of them did not.
             self.now.get_or_insert(under);
         }
         self.gives_up(rank, true);

@@ -152,6 +152,7 @@ impl Pipelines {
         let found = self.devices.take(rank, &blocks, &self.watch);
         self.looked.at(self.devices.take_steps());
         let new = found.iter().filter_map(|held| self.take(held, &left_out));
+        // All of them are taken, although one is spoken of: `next` would leave the others.
         new.collect::<Vec<_>>().first().copied()
     }
 

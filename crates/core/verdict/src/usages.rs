@@ -78,6 +78,7 @@ impl Usages {
             .into_iter()
             .partition(|((_, device), _)| matches!(device, Device::Gpu(_)));
         let some = [gpus, cards].map(|alike| {
+            // From all over the job: neighbours share a host, and what is wrong with it.
             let every = alike.len() / PEERS + 1;
             alike.into_iter().step_by(every)
         });

@@ -58,6 +58,7 @@ impl Accounting {
         if window.ranks.len() > 1 {
             match window.meeting {
                 Meeting::Issued => assume_synchronisation(&mut window),
+                // To issue is not to meet: what these issue joins nobody (docs/math/meetings.md).
                 Meeting::Seen | Meeting::Unseen => join_where_seen(&mut window),
             }
         }
@@ -75,12 +76,14 @@ impl Accounting {
     pub(super) fn add(&mut self, window: &Window, found: &WindowFrontier) {
         self.series.add(window, found);
         self.cut = Some((window.cut, window.meeting));
+        // Windows of several roles cover the same steps, and together count once.
         self.device_wait_s += device_wait_s(window) * window.group_share;
         self.exposed_s += found.exposed_s * window.group_share;
         self.steps += found.steps.len() as f64 * window.group_share;
         for (slot, stage) in found.stages.iter().enumerate() {
             let total = self.totals.entry(*stage).or_default();
             total.advance_s += found.advance_s[slot] * window.group_share;
+            // A gain is a share of its window; only as seconds does it add up over windows.
             total.gained_s += found.gain[slot] * found.exposed_s * window.group_share;
             for account in &found.steps {
                 let Some(at) = account.stages[slot] else {

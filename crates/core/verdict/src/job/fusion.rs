@@ -21,6 +21,7 @@ impl Job {
     pub(super) fn told(&self, context: JobContext<'_>) -> Vec<Finding> {
         let mut fused = fuse(self.found(context), &RULES, self);
         for finding in &mut fused {
+            // Nothing goes on in a job that has ended, whatever a method saw last.
             finding.open &= !context.ended;
         }
         fused
