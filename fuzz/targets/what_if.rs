@@ -7,11 +7,11 @@ use std::path::Path;
 use formats::{Limits, read_layout, read_what_if};
 use fuzz::judge_document;
 use verdict::{Job, Settings};
-use whatif::Layout;
+use whatif::JobLayout;
 
 /// That of the seeds.
-fn layout() -> Layout {
-    Layout {
+fn layout() -> JobLayout {
+    JobLayout {
         trial_name: "seed".to_owned(),
         run_id: 0,
         dp_size: 2,

@@ -1,6 +1,6 @@
 //! Where the ranks of a hang are, and how far they came, as pictures that need no script.
 
-use model::{Direction, Entered, FoldedStack, Incident, Progress};
+use model::{Direction, FoldedStack, Incident, LastEntered, Progress};
 
 use crate::escape::Text;
 use crate::words;
@@ -136,7 +136,7 @@ fn table(group: &Progress) -> String {
         .max()
         .unwrap_or(0);
     let mut rows = String::new();
-    for Entered {
+    for LastEntered {
         number,
         op,
         left,
@@ -226,7 +226,7 @@ mod tests {
             ],
         };
         let rows = [(47, false, 0..3), (46, true, 3..4), (0, false, 4..5)];
-        let entered = rows.map(|(number, left, range)| Entered {
+        let entered = rows.map(|(number, left, range)| LastEntered {
             number,
             op: "ALLREDUCE".to_owned(),
             left,

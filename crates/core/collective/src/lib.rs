@@ -59,4 +59,4 @@ pub use roots::Root;
 pub use settings::HangSettings;
 pub use stall::Stall;
 pub use state::FlowState;
-pub use trigger::Trigger;
+pub use trigger::OperationTrigger;

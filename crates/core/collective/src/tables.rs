@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Entered, FlowProgress, Progress, Ranks};
+use model::{FlowProgress, LastEntered, Progress, Ranks};
 
 use crate::communication::{MeetingPlace, OperationLane, RankLook};
 use crate::progress::GroupProgress;
@@ -145,7 +145,7 @@ fn entered(look: Option<&RankLook>, meeting: &MeetingPlace) -> (u64, String, boo
 }
 
 /// Ranks that entered the same last, together; the furthest first.
-fn folded(ranks: impl Iterator<Item = (u32, (u64, String, bool))>) -> Vec<Entered> {
+fn folded(ranks: impl Iterator<Item = (u32, (u64, String, bool))>) -> Vec<LastEntered> {
     let mut together: BTreeMap<(u64, String, bool), Vec<u32>> = BTreeMap::new();
     for (rank, entered) in ranks {
         together.entry(entered).or_default().push(rank);
@@ -156,7 +156,7 @@ fn folded(ranks: impl Iterator<Item = (u32, (u64, String, bool))>) -> Vec<Entere
         .take(MAX_ENTERED)
         .map(|((number, op, left), ranks)| {
             let ranks: Ranks = ranks.into_iter().collect();
-            Entered {
+            LastEntered {
                 number,
                 op,
                 left,

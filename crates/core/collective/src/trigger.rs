@@ -36,7 +36,7 @@ const SUSPECT_RATIO: f64 = 1.5;
 /// # Source
 /// Mycroft (2025), trigger: throughput below half of normal, per class of operation.
 #[derive(Clone, Debug)]
-pub struct Trigger {
+pub struct OperationTrigger {
     settings: ArrivalSettings,
     classes: BTreeMap<(u64, CollectiveOp, u32), OperationClass>,
 }
@@ -56,7 +56,7 @@ impl OperationClass {
     }
 }
 
-impl Trigger {
+impl OperationTrigger {
     /// Nothing is usual yet.
     pub fn new(settings: ArrivalSettings) -> Self {
         Self {
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_takes_more_than_twice_as_long_again_and_again_is_slow() {
-        let mut trigger = Trigger::new(ArrivalSettings::default());
+        let mut trigger = OperationTrigger::new(ArrivalSettings::default());
         for sequence in 0..20 {
             assert_eq!(trigger.ended(&operation(sequence, 1 << 20, 10)), None);
         }
@@ -220,7 +220,7 @@ mod tests {
             operation
         };
         let found = |took_ms: u64| {
-            let mut trigger = Trigger::new(ArrivalSettings::default());
+            let mut trigger = OperationTrigger::new(ArrivalSettings::default());
             let ended = |sequence| trigger.ended(&with_slowest(sequence, took_ms));
             let found: Vec<Option<Slowness>> = (0..9).map(ended).collect();
             let running = with_slowest(9, took_ms);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_single_long_stall_is_slow() {
-        let mut trigger = Trigger::new(ArrivalSettings::default());
+        let mut trigger = OperationTrigger::new(ArrivalSettings::default());
         for sequence in 0..20 {
             assert_eq!(trigger.ended(&operation(sequence, 1 << 20, 10)), None);
         }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn another_size_or_a_single_slow_one_is_not() {
-        let mut trigger = Trigger::new(ArrivalSettings::default());
+        let mut trigger = OperationTrigger::new(ArrivalSettings::default());
         for sequence in 0..60 {
             let (bytes, took_ms) = match sequence {
                 0..20 => (1 << 20, 10),

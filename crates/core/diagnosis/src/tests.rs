@@ -520,7 +520,7 @@ fn a_slow_link_of_a_profile_joins_what_made_all_ranks_slower() {
         window: Some((1, 9)),
         ..Known::default()
     };
-    let kind = Some(model::FaultKind::SlowLink);
+    let kind = Some(model::FunctionFaultKind::SlowLink);
     let link = || {
         function(
             1,

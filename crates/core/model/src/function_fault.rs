@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Cause, FaultKind, FunctionClass, FunctionNeed, StageId};
+use crate::{Cause, FunctionClass, FunctionFaultKind, FunctionNeed, StageId};
 
 /// Callers that say what a function is for.
 const NEAR_CALLERS: usize = 3;
@@ -27,7 +27,7 @@ pub struct FunctionFault {
     /// What it does.
     pub class: FunctionClass,
     /// What its pattern looks like on these ranks, if it looks alike on all of them.
-    pub kind: Option<FaultKind>,
+    pub kind: Option<FunctionFaultKind>,
     /// Its callers, innermost first.
     pub callers: Vec<String>,
     /// The ranks it costs so much; empty if it is all of them.
@@ -76,7 +76,7 @@ pub fn is_garbage_collection(name: &str) -> bool {
 impl FunctionFault {
     /// Whether a link of these ranks is to blame.
     pub fn is_of_link(&self) -> bool {
-        self.kind.is_some_and(FaultKind::is_of_link)
+        self.kind.is_some_and(FunctionFaultKind::is_of_link)
     }
 
     /// What it blames: code of the host, unless it reads from a network or waits for a device; a
@@ -84,7 +84,7 @@ impl FunctionFault {
     /// say.
     pub fn cause(&self) -> Option<Cause> {
         match self.class {
-            _ if self.kind == Some(FaultKind::Throttled) => Some(Cause::Gpu),
+            _ if self.kind == Some(FunctionFaultKind::Throttled) => Some(Cause::Gpu),
             FunctionClass::Python | FunctionClass::OtherCpu if self.is_called(&READS) => {
                 Some(Cause::Network)
             }
@@ -110,8 +110,10 @@ impl FunctionFault {
             (&WAITS_FOR_DEVICE, FunctionNeed::DeviceWait),
         ];
         match self.kind {
-            Some(FaultKind::Throttled) => Some(FunctionNeed::GpuHealth),
-            Some(FaultKind::SlowLink | FaultKind::Detour) => Some(FunctionNeed::Links),
+            Some(FunctionFaultKind::Throttled) => Some(FunctionNeed::GpuHealth),
+            Some(FunctionFaultKind::SlowLink | FunctionFaultKind::Detour) => {
+                Some(FunctionNeed::Links)
+            }
             _ => {
                 let known = KNOWN.iter().find(|(words, _)| self.is_called(words));
                 known.map(|(_, need)| *need)

@@ -109,7 +109,7 @@ pub use pipeline::{
     PipelineHalt, PipelineRankState, SlowIterations, SlowPart, SlowPass, Standstill,
 };
 pub use profile::{
-    AbnormalRank, CollectiveTimes, Dimensions, FaultKind, FunctionSummary, ProfileSummary,
+    AbnormalRank, CollectiveTimes, Dimensions, FunctionFaultKind, FunctionSummary, ProfileSummary,
     ProfileWindow, RankArrivals, RankProfile,
 };
 pub use rank_part::RankPart;
@@ -118,7 +118,7 @@ pub use slowdown::{PassRatios, PassSpread, SlowdownCause, StepSlowdown};
 pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
 pub use stall::{KilledRank, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts};
-pub use standstill::{Entered, FlowProgress, FoldedStack, Progress};
+pub use standstill::{FlowProgress, FoldedStack, LastEntered, Progress};
 pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;

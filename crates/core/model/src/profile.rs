@@ -152,7 +152,7 @@ pub struct AbnormalRank {
     pub differential: f64,
     /// What that looks like; null if it looks like nothing in particular.
     #[serde(default)]
-    pub kind: Option<FaultKind>,
+    pub kind: Option<FunctionFaultKind>,
 }
 
 /// A number for each dimension of a pattern.
@@ -170,7 +170,7 @@ pub struct Dimensions {
 /// measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FaultKind {
+pub enum FunctionFaultKind {
     /// A device that works at less: throttled, or shared with others.
     Throttled,
     /// A link that carries less, and steadily so.
@@ -183,7 +183,7 @@ pub enum FaultKind {
     Computes,
 }
 
-impl FaultKind {
+impl FunctionFaultKind {
     /// Whether a link is to blame, rather than what goes over it.
     pub fn is_of_link(self) -> bool {
         matches!(self, Self::SlowLink | Self::Detour)

@@ -21,7 +21,7 @@ pub struct Progress {
     /// The group.
     pub group: String,
     /// What each rank entered last, the furthest first.
-    pub entered: Vec<Entered>,
+    pub entered: Vec<LastEntered>,
     /// What is under way inside, where transfers are counted; those that are not done first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowProgress>,
@@ -29,7 +29,7 @@ pub struct Progress {
 
 /// A collective, and the ranks for which it is the last one they entered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Entered {
+pub struct LastEntered {
     /// How many collectives were issued in the group, this one included; 0 for ranks that entered
     /// none that is known.
     pub number: u64,

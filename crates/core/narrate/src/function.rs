@@ -1,6 +1,6 @@
 //! Functions that stand out.
 
-use model::{Dimension, FaultKind, FunctionFault, fold_ranks};
+use model::{Dimension, FunctionFault, FunctionFaultKind, fold_ranks};
 
 use crate::fact::Worded;
 use crate::words::{percent, share, who};
@@ -76,13 +76,13 @@ pub(crate) fn fact(found: &FunctionFault) -> Worded {
         );
     }
     text += match found.kind {
-        Some(FaultKind::Throttled) => {
+        Some(FunctionFaultKind::Throttled) => {
             ": less work at a time, as on a device that is throttled or shared"
         }
-        Some(FaultKind::SlowLink) => ": the link is slow",
-        Some(FaultKind::Detour) => ": it carries what another link should",
-        Some(FaultKind::Waits) => ": it waits",
-        Some(FaultKind::Computes) => ": it computes",
+        Some(FunctionFaultKind::SlowLink) => ": the link is slow",
+        Some(FunctionFaultKind::Detour) => ": it carries what another link should",
+        Some(FunctionFaultKind::Waits) => ": it waits",
+        Some(FunctionFaultKind::Computes) => ": it computes",
         None => "",
     };
     for (name, excess) in &found.others {

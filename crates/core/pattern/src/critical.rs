@@ -1,4 +1,4 @@
-use crate::{Event, Overlap};
+use crate::{FunctionCall, Overlap};
 
 /// Priorities there are.
 const PRIORITIES: usize = 4;
@@ -17,7 +17,7 @@ const PRIORITIES: usize = 4;
 /// # Source
 /// PerfTracker (2025), docs/math/pattern.md; splitting is our choice where it is silent.
 pub fn critical_shares(
-    events: &[Event],
+    events: &[FunctionCall],
     (from_ns, to_ns): (i64, i64),
     overlap: Overlap,
 ) -> Vec<f64> {
@@ -97,8 +97,8 @@ pub(crate) mod tests {
     use super::*;
     use model::{FunctionClass, FunctionId};
 
-    fn event(start_ns: i64, end_ns: i64, class: FunctionClass) -> Event {
-        Event {
+    fn event(start_ns: i64, end_ns: i64, class: FunctionClass) -> FunctionCall {
+        FunctionCall {
             start_ns,
             end_ns,
             function: FunctionId(class as u64),
@@ -106,10 +106,10 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn any_event() -> impl Strategy<Value = Event> {
+    pub(crate) fn any_event() -> impl Strategy<Value = FunctionCall> {
         let class = proptest::sample::select(&FunctionClass::ALL[..]);
         (0..1000i64, 0..300i64, class, 0..5u64).prop_map(|(start_ns, took, class, function)| {
-            Event {
+            FunctionCall {
                 start_ns,
                 end_ns: start_ns + took,
                 function: FunctionId(function * 8 + class as u64),

@@ -23,7 +23,7 @@ pub enum Resource {
 /// Nanoseconds of the worker's own clock: patterns do not change if it is set differently
 /// (PT-P3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct FunctionCall {
     /// When it starts.
     pub start_ns: i64,
     /// When it ends.

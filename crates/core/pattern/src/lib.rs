@@ -1,6 +1,6 @@
 //! PerfTracker: function patterns of workers, and whose differ.
 //!
-//! A profile of one worker becomes [`Event`]s. [`critical_shares`] finds how much of the
+//! A profile of one worker becomes [`FunctionCall`]s. [`critical_shares`] finds how much of the
 //! critical path each takes, [`summarise`] makes one [`model::Pattern`] (beta, mu, sigma) a function
 //! of them, and [`localise`] compares the patterns of one function over all workers: against
 //! what is expected of its class, and against each other. [`model::Dictionary`] gives functions,
@@ -22,10 +22,10 @@
 //! ```
 //! Executions of one kind that run at once share the time:
 //! ```
-//! use laggard_pattern::{Event, Overlap, critical_shares};
+//! use laggard_pattern::{FunctionCall, Overlap, critical_shares};
 //! use model::{FunctionClass, FunctionId};
 //!
-//! let event = |id| Event {
+//! let event = |id| FunctionCall {
 //!     start_ns: 0,
 //!     end_ns: 10,
 //!     function: FunctionId(id),
@@ -61,10 +61,10 @@ mod worker;
 pub use columns::{Columns, rate_in_use};
 pub use critical::critical_shares;
 pub use duration::{Execution, critical_execution};
-pub use event::{Event, Resource};
+pub use event::{FunctionCall, Resource};
 pub use expected::{Expected, ExpectedBox, Range};
 pub use localise::{Abnormal, FunctionFinding, Problem, by_host, localise};
 pub use settings::{Deviation, Overlap, PatternSettings};
-pub use summary::{Series, summarise};
+pub use summary::{UtilisationSeries, summarise};
 pub use trigger::{Shortest, Trigger, TriggerSettings};
 pub use worker::costliest;

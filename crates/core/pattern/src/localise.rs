@@ -1,7 +1,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use model::{FaultKind, FunctionClass, Pattern};
+use model::{FunctionClass, FunctionFaultKind, Pattern};
 
 use crate::columns::middle;
 use crate::{Columns, ExpectedBox, PatternSettings};
@@ -51,27 +51,27 @@ impl Abnormal {
     /// carries steadily less while those that wait for it come and go, and where a link is down
     /// another carries more. In one ring of all ranks every link carries as much in the same time,
     /// and only the slow one does so without a pause. The bounds are ours.
-    pub fn kind(&self, class: FunctionClass) -> Option<FaultKind> {
+    pub fn kind(&self, class: FunctionClass) -> Option<FunctionFaultKind> {
         if !self.measured {
             return None;
         }
         let [beta, mu, sigma] = self.direction;
         match class {
-            FunctionClass::GpuCompute => mu.is_lt().then_some(FaultKind::Throttled),
-            FunctionClass::Collective if sigma.is_gt() => Some(FaultKind::Waits),
+            FunctionClass::GpuCompute => mu.is_lt().then_some(FunctionFaultKind::Throttled),
+            FunctionClass::Collective if sigma.is_gt() => Some(FunctionFaultKind::Waits),
             FunctionClass::Collective | FunctionClass::Memory if mu.is_lt() => {
-                Some(FaultKind::SlowLink)
+                Some(FunctionFaultKind::SlowLink)
             }
-            FunctionClass::Collective if mu.is_gt() => Some(FaultKind::Detour),
-            FunctionClass::Collective if sigma.is_lt() => Some(FaultKind::SlowLink),
-            FunctionClass::Collective => beta.is_gt().then_some(FaultKind::Waits),
+            FunctionClass::Collective if mu.is_gt() => Some(FunctionFaultKind::Detour),
+            FunctionClass::Collective if sigma.is_lt() => Some(FunctionFaultKind::SlowLink),
+            FunctionClass::Collective => beta.is_gt().then_some(FunctionFaultKind::Waits),
             FunctionClass::Memory => None,
             FunctionClass::CpuCompute | FunctionClass::Python | FunctionClass::OtherCpu => {
                 let busy_share = f64::from(self.values[1]);
                 if busy_share <= WAITS_BELOW {
-                    Some(FaultKind::Waits)
+                    Some(FunctionFaultKind::Waits)
                 } else {
-                    (busy_share >= COMPUTES_FROM).then_some(FaultKind::Computes)
+                    (busy_share >= COMPUTES_FROM).then_some(FunctionFaultKind::Computes)
                 }
             }
         }

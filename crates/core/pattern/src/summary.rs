@@ -2,14 +2,14 @@ use std::collections::BTreeMap;
 
 use model::{FunctionId, Pattern};
 
-use crate::{Deviation, Event, PatternSettings, critical_execution, critical_shares};
+use crate::{Deviation, FunctionCall, PatternSettings, critical_execution, critical_shares};
 
 /// Utilisation of the resource a function uses, over the profile.
 ///
 /// # Units
 /// Sample `i` is the mean over `interval_ns` from `start_ns + i * interval_ns` on, from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub struct UtilisationSeries {
     /// When the first sample begins.
     pub start_ns: i64,
     /// How long a sample lasts.
@@ -18,9 +18,9 @@ pub struct Series {
     pub samples: Vec<f32>,
 }
 
-impl Series {
+impl UtilisationSeries {
     /// Samples that lie in an event.
-    fn of(&self, event: &Event) -> &[f32] {
+    fn of(&self, event: &FunctionCall) -> &[f32] {
         let [from, to] = [event.start_ns, event.end_ns].map(|at_ns| {
             let place = (at_ns - self.start_ns).div_euclid(self.interval_ns.max(1));
             usize::try_from(place).unwrap_or(0).min(self.samples.len())
@@ -47,9 +47,9 @@ struct Sums {
 /// PerfTracker (2025), equations 2 to 5; that executions count by their length is our reading
 /// (docs/math/pattern.md).
 pub fn summarise<'a>(
-    events: &[Event],
+    events: &[FunctionCall],
     span_ns: (i64, i64),
-    series: impl Fn(&Event) -> Option<&'a Series>,
+    series: impl Fn(&FunctionCall) -> Option<&'a UtilisationSeries>,
     settings: &PatternSettings,
 ) -> BTreeMap<FunctionId, Pattern> {
     let shares = critical_shares(events, span_ns, settings.overlap);
@@ -104,13 +104,13 @@ mod tests {
     use super::*;
     use crate::critical::tests::any_event;
 
-    fn any_series() -> impl Strategy<Value = Series> {
+    fn any_series() -> impl Strategy<Value = UtilisationSeries> {
         (
             -50..50i64,
             1..20i64,
             proptest::collection::vec(0.0..=1.0f32, 0..200),
         )
-            .prop_map(|(start_ns, interval_ns, samples)| Series {
+            .prop_map(|(start_ns, interval_ns, samples)| UtilisationSeries {
                 start_ns,
                 interval_ns,
                 samples,
@@ -132,10 +132,10 @@ mod tests {
                 prop_assert!(pattern.values().iter().all(inside));
                 prop_assert!(pattern.is_measured() || pattern.values()[1..] == [0.0; 2]);
             }
-            let later: Vec<Event> = events.iter().map(|event| Event {
+            let later: Vec<FunctionCall> = events.iter().map(|event| FunctionCall {
                 start_ns: event.start_ns + shift, end_ns: event.end_ns + shift, ..*event
             }).collect();
-            let series = Series { start_ns: series.start_ns + shift, ..series };
+            let series = UtilisationSeries { start_ns: series.start_ns + shift, ..series };
             let span = (span.0 + shift, span.1 + shift);
             let there = summarise(&later, span, |_| Some(&series), &settings);
             prop_assert_eq!(here, there);

@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
 use model::{Dictionary, FunctionClass, FunctionId, Pattern};
-use pattern::{Event, Overlap, PatternSettings, Resource, Series, critical_shares, summarise};
+use pattern::{
+    FunctionCall, Overlap, PatternSettings, Resource, UtilisationSeries, critical_shares, summarise,
+};
 use rustc_hash::FxHashMap;
 
 use crate::{NameId, Slice, SliceKind, Trace};
@@ -49,7 +51,7 @@ pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
         },
         settings,
     );
-    let collectives: Vec<Event> = events
+    let collectives: Vec<FunctionCall> = events
         .into_iter()
         .filter(|event| event.class == FunctionClass::Collective)
         .collect();
@@ -64,7 +66,7 @@ pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
 }
 
 /// When which functions of a rank ran: what [`profile`] weighs, not in order.
-pub fn executions(trace: &Trace) -> (Vec<Event>, Dictionary) {
+pub fn executions(trace: &Trace) -> (Vec<FunctionCall>, Dictionary) {
     let mut gatherer = Gatherer::new(trace);
     gatherer.device();
     gatherer.host();
@@ -99,7 +101,7 @@ impl Profile {
 
 struct Gatherer<'a> {
     trace: &'a Trace,
-    events: Vec<Event>,
+    events: Vec<FunctionCall>,
     dictionary: Dictionary,
     has_device: bool,
     /// Ids of functions without a caller.
@@ -146,7 +148,7 @@ impl<'a> Gatherer<'a> {
             let Slice {
                 start_ns, end_ns, ..
             } = *slice;
-            self.events.push(Event {
+            self.events.push(FunctionCall {
                 start_ns,
                 end_ns,
                 function,
@@ -239,7 +241,7 @@ impl<'a> Gatherer<'a> {
             Some(last) if last.function == function && last.end_ns == start_ns => {
                 last.end_ns = end_ns;
             }
-            _ => self.events.push(Event {
+            _ => self.events.push(FunctionCall {
                 start_ns,
                 end_ns,
                 function,
@@ -314,7 +316,7 @@ fn resources(class: FunctionClass) -> &'static [Resource] {
 }
 
 /// Counters as evenly spaced samples: each holds until the next one.
-fn series(trace: &Trace) -> BTreeMap<Resource, Series> {
+fn series(trace: &Trace) -> BTreeMap<Resource, UtilisationSeries> {
     trace
         .counters
         .iter()
@@ -322,7 +324,7 @@ fn series(trace: &Trace) -> BTreeMap<Resource, Series> {
         .collect()
 }
 
-fn evenly(samples: &[(i64, f32)]) -> Option<Series> {
+fn evenly(samples: &[(i64, f32)]) -> Option<UtilisationSeries> {
     let (first, last) = (samples.first()?.0, samples.last()?.0);
     let count = i64::try_from(samples.len()).ok()?;
     let interval_ns = (last - first) / (count - 1).max(1);
@@ -339,7 +341,7 @@ fn evenly(samples: &[(i64, f32)]) -> Option<Series> {
         }
         even.push(samples[at].1);
     }
-    Some(Series {
+    Some(UtilisationSeries {
         start_ns: first,
         interval_ns,
         samples: even,

@@ -3,7 +3,7 @@ use model::{Attribution, PartSlowdown, RankSlowdown, Removal, SlowdownCause, Wha
 use crate::cause::causes;
 use crate::simulate::Simulator;
 use crate::trace::PipelineOp;
-use crate::{OpKind, Trace, TraceError};
+use crate::{OpKind, PipelineTrace, TraceError};
 
 /// Slowdown from which it is asked where it comes from.
 ///
@@ -38,7 +38,7 @@ pub struct Findings {
 /// # Source
 /// What-if analysis (OSDI 2025), Eq. 1 to 5, and its released code. We differ: times are
 /// f64, and the stage that slows most is taken out as well as the last one.
-pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
+pub fn analyse(trace: &PipelineTrace) -> Result<Findings, TraceError> {
     let mut what = Experiment::new(Simulator::new(trace)?, trace);
     let recorded_s = recorded_step_s(trace);
     let simulated_s = what.step_s(|_, _| true);
@@ -102,7 +102,7 @@ pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
 
 /// Simulations of one trace with parts of it as recorded and the rest ideal.
 struct Experiment<'a> {
-    trace: &'a Trace,
+    trace: &'a PipelineTrace,
     simulator: Simulator<'a>,
     /// `[op][lane]`.
     recorded: Vec<f64>,
@@ -113,7 +113,7 @@ struct Experiment<'a> {
 }
 
 impl<'a> Experiment<'a> {
-    fn new(simulator: Simulator<'a>, trace: &'a Trace) -> Self {
+    fn new(simulator: Simulator<'a>, trace: &'a PipelineTrace) -> Self {
         let recorded = simulator.recorded();
         let ideal = ideal(trace, &recorded);
         Self {
@@ -184,7 +184,7 @@ impl<'a> Experiment<'a> {
 
 /// What an operation of each kind usually takes, by operation: the mean of what computes, the
 /// median of transfers.
-fn ideal(trace: &Trace, recorded: &[f64]) -> Vec<f64> {
+fn ideal(trace: &PipelineTrace, recorded: &[f64]) -> Vec<f64> {
     let lanes = trace.lanes();
     let mut of_kind = [0.0; OpKind::ALL.len()];
     for kind in OpKind::ALL {
@@ -211,7 +211,7 @@ fn ideal(trace: &Trace, recorded: &[f64]) -> Vec<f64> {
 }
 
 /// From the first start to the last end of each step.
-fn recorded_step_s(trace: &Trace) -> Vec<f64> {
+fn recorded_step_s(trace: &PipelineTrace) -> Vec<f64> {
     let dp = trace.dp();
     let mut spans = vec![(f64::MAX, f64::MIN); trace.steps().len()];
     for op in 0..trace.ops().len() {
@@ -228,7 +228,7 @@ fn recorded_step_s(trace: &Trace) -> Vec<f64> {
 /// Slowdowns of every part against the step times `base_s`; `step_s` simulates with the
 /// operations of one part put back.
 fn attribute(
-    trace: &Trace,
+    trace: &PipelineTrace,
     base_s: &[f64],
     family: &dyn Fn(&PipelineOp) -> &'static str,
     mut step_s: impl FnMut(&dyn Fn(usize, usize) -> bool) -> Vec<f64>,
@@ -278,7 +278,7 @@ fn first_or_family(op: &PipelineOp) -> &'static str {
 }
 
 /// Every recorded rank, by stage within data-parallel rank.
-fn ranks(trace: &Trace, stragglers: Option<&Attribution>) -> Vec<RankSlowdown> {
+fn ranks(trace: &PipelineTrace, stragglers: Option<&Attribution>) -> Vec<RankSlowdown> {
     trace
         .cells()
         .map(|(dp_rank, stage)| RankSlowdown {

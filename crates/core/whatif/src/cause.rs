@@ -1,7 +1,7 @@
 use model::{PassRatios, PassSpread, Removal, SlowdownCause, WhatIf};
 
 use crate::OpKind::{self, BackwardCompute, ForwardCompute};
-use crate::Trace;
+use crate::PipelineTrace;
 use crate::analysis::{heaviest, highest, mean, median};
 
 /// Share of the slowdown a cause must explain.
@@ -16,7 +16,7 @@ const CORRELATION_MIN: f64 = 0.95;
 const SHARED_EXCESS_MIN: f64 = 0.5;
 
 /// Names the causes of a slowdown, the first one first; empty if there is too little of it.
-pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
+pub(crate) fn causes(trace: &PipelineTrace, what_if: &WhatIf) -> Vec<SlowdownCause> {
     let Some(parts) = &what_if.stragglers else {
         return Vec::new();
     };
@@ -96,11 +96,11 @@ fn top_cells(parts: &model::Attribution) -> Vec<(usize, usize)> {
 
 /// Durations of passes, by rank.
 struct Passes<'a> {
-    trace: &'a Trace,
+    trace: &'a PipelineTrace,
 }
 
 impl<'a> Passes<'a> {
-    fn new(trace: &'a Trace) -> Self {
+    fn new(trace: &'a PipelineTrace) -> Self {
         Self { trace }
     }
 

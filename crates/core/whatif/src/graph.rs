@@ -6,7 +6,7 @@ use crate::OpKind::{
     ParamsAllGather, SeparateAllReduce,
 };
 use crate::trace::PipelineOp;
-use crate::{OpKind, Trace, TraceError};
+use crate::{OpKind, PipelineTrace, TraceError};
 
 /// How far clocks of two recordings of one rank may be apart, in seconds: a receive that
 /// starts later than the last pass, or a send that ends before the first, did nothing.
@@ -43,7 +43,7 @@ pub(crate) struct DependencyGraph {
 }
 
 impl DependencyGraph {
-    pub(crate) fn new(trace: &Trace) -> Result<Self, TraceError> {
+    pub(crate) fn new(trace: &PipelineTrace) -> Result<Self, TraceError> {
         let mut builder = DependencyBuilder {
             trace,
             after: vec![Vec::new(); trace.ops().len()],
@@ -68,7 +68,7 @@ impl DependencyGraph {
 }
 
 struct DependencyBuilder<'a> {
-    trace: &'a Trace,
+    trace: &'a PipelineTrace,
     after: Vec<Vec<usize>>,
     /// Sends and receives that moved something.
     moves: Vec<bool>,

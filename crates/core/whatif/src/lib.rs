@@ -1,6 +1,6 @@
 //! What a training step would take without its stragglers.
 //!
-//! A [`Trace`] holds every operation of sampled steps of a pipeline-parallel job. [`analyse`]
+//! A [`PipelineTrace`] holds every operation of sampled steps of a pipeline-parallel job. [`analyse`]
 //! builds what waits for what, simulates the steps with some operations as recorded and the
 //! others as they usually are, and so turns "slow" into "costs this much":
 //! [`model::WhatIf`], and a [`model::SlowdownCause`] if there is one. Words are left to
@@ -9,9 +9,9 @@
 //! # Example
 //! A rank stands for those that share its row of the trace:
 //! ```
-//! use laggard_whatif::Layout;
+//! use laggard_whatif::JobLayout;
 //!
-//! let layout = Layout {
+//! let layout = JobLayout {
 //!     trial_name: "A".to_owned(),
 //!     run_id: 0,
 //!     dp_size: 4,
@@ -37,4 +37,4 @@ mod trace;
 
 pub use analysis::{Findings, analyse};
 pub use op::OpKind;
-pub use trace::{Layout, Row, Trace, TraceError};
+pub use trace::{JobLayout, PipelineTrace, Row, TraceError};

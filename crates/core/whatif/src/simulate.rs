@@ -1,5 +1,5 @@
 use crate::graph::DependencyGraph;
-use crate::{Trace, TraceError};
+use crate::{PipelineTrace, TraceError};
 
 /// Lateness that is an error of clocks, in seconds: an operation that starts earlier than
 /// what it waits for ends by more than this is taken not to have waited.
@@ -17,7 +17,7 @@ const CLOCK_S: f64 = 1e-2;
 /// Simulator of ByteDance-Seed/StragglerAnalysis, written anew in f64.
 #[derive(Debug)]
 pub(crate) struct Simulator<'a> {
-    trace: &'a Trace,
+    trace: &'a PipelineTrace,
     pub(crate) graph: DependencyGraph,
     /// `[op][lane]`, of the last simulation.
     ends: Vec<f64>,
@@ -27,7 +27,7 @@ pub(crate) struct Simulator<'a> {
 }
 
 impl<'a> Simulator<'a> {
-    pub(crate) fn new(trace: &'a Trace) -> Result<Self, TraceError> {
+    pub(crate) fn new(trace: &'a PipelineTrace) -> Result<Self, TraceError> {
         let lanes = trace.lanes();
         Ok(Self {
             graph: DependencyGraph::new(trace)?,

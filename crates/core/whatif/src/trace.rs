@@ -17,7 +17,7 @@ const LONGEST_S: f64 = 1e9;
 /// # Source
 /// The metadata of ByteDance-Seed/StragglerAnalysis, names included.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layout {
+pub struct JobLayout {
     /// Name of the job.
     pub trial_name: String,
     /// Which of its runs.
@@ -38,7 +38,7 @@ pub struct Layout {
     pub world_size: u32,
 }
 
-impl Layout {
+impl JobLayout {
     /// Ranks one recorded rank stands for, itself included.
     pub fn peers(&self) -> u32 {
         self.tp_size.saturating_mul(self.dsp_size)
@@ -122,8 +122,8 @@ impl fmt::Display for PipelineOp {
 /// Tables are `[op][lane]`, flat; a lane is one data-parallel rank in one step, lane
 /// `step * dp_size + dp_rank`. Operations stand by stage, kind and number.
 #[derive(Clone, Debug)]
-pub struct Trace {
-    layout: Layout,
+pub struct PipelineTrace {
+    layout: JobLayout,
     ops: Vec<PipelineOp>,
     /// First operation of each kind of each stage; one entry more than there are.
     begins: Vec<usize>,
@@ -136,7 +136,7 @@ pub struct Trace {
     end_s: Vec<f64>,
 }
 
-impl Trace {
+impl PipelineTrace {
     /// Puts rows, in any order, into tables.
     ///
     /// The step of which data-parallel rank 0 tells most says which operations there are;
@@ -145,7 +145,7 @@ impl Trace {
     /// # Errors
     /// Rows that disagree with the layout or with one another, times that are no times, and
     /// a trace without one whole step.
-    pub fn new(layout: Layout, rows: &[Row]) -> Result<Self, TraceError> {
+    pub fn new(layout: JobLayout, rows: &[Row]) -> Result<Self, TraceError> {
         check_layout(&layout)?;
         let ranks = ranks(&layout, rows)?;
         let mut steps: BTreeMap<u64, usize> = rows.iter().map(|row| (row.step, 0)).collect();
@@ -227,7 +227,7 @@ impl Trace {
     }
 
     /// How the job is laid out.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &JobLayout {
         &self.layout
     }
 
@@ -294,7 +294,7 @@ impl Trace {
     }
 }
 
-fn check_layout(layout: &Layout) -> Result<(), TraceError> {
+fn check_layout(layout: &JobLayout) -> Result<(), TraceError> {
     let sizes = [
         layout.dp_size,
         layout.dsp_size,
@@ -320,7 +320,7 @@ fn check_layout(layout: &Layout) -> Result<(), TraceError> {
 }
 
 /// The recorded rank of every data-parallel coordinate and stage; checks each row on the way.
-fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
+fn ranks(layout: &JobLayout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
     let Some(dp) = rows.iter().map(|row| row.dp_rank).max() else {
         return Err(TraceError::new("rows", "there are none"));
     };
@@ -390,7 +390,10 @@ fn place_of(row: &Row) -> String {
 }
 
 /// The operations of the fullest step of data-parallel rank 0, and where each kind begins.
-fn operations(layout: &Layout, rows: &[Row]) -> Result<(Vec<PipelineOp>, Vec<usize>), TraceError> {
+fn operations(
+    layout: &JobLayout,
+    rows: &[Row],
+) -> Result<(Vec<PipelineOp>, Vec<usize>), TraceError> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.dp_rank == 0) {
         *counts.entry(row.step).or_default() += 1;

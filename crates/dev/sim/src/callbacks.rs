@@ -2,7 +2,7 @@
 
 use model::CollectiveOp;
 
-use crate::Run;
+use crate::ClusterRun;
 use crate::transfer::Channel;
 
 /// One call, or those that come together.
@@ -60,7 +60,7 @@ pub enum Stage {
     Done,
 }
 
-impl Run {
+impl ClusterRun {
     /// What NCCL would tell of all ranks, as `(seconds, rank, call)`, ascending.
     ///
     /// # Source

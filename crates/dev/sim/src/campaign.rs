@@ -136,7 +136,7 @@ pub fn magnitude(fault_ms: u32) -> WindowFrontier {
 
 /// One row of the study: a window, and what the accounting made of it.
 #[derive(Debug)]
-pub struct Row {
+pub struct StudyRow {
     /// The fault.
     pub scenario: Scenario,
     /// The window.
@@ -149,7 +149,7 @@ pub struct Row {
 #[derive(Debug)]
 pub struct Campaign {
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<StudyRow>,
 }
 
 /// How often a way of ranking stages is right.
@@ -178,7 +178,7 @@ impl Campaign {
                     let window = simulate(scenario, ranks, 0.12, seed);
                     let baseline = frontier::Baseline::CohortMedian;
                     let found = frontier::analyse(&window, &gates, &baseline);
-                    rows.push(Row {
+                    rows.push(StudyRow {
                         scenario,
                         window,
                         found,
@@ -203,7 +203,7 @@ impl Campaign {
         })
     }
 
-    fn score_by(&self, tau: f64, shares: impl Fn(&Row) -> Vec<f64>) -> Score {
+    fn score_by(&self, tau: f64, shares: impl Fn(&StudyRow) -> Vec<f64>) -> Score {
         let mut score = Score::default();
         for row in &self.rows {
             let shares = shares(row);

@@ -30,7 +30,7 @@ const WIRE_S: f64 = 0.8e-3;
 
 /// What goes wrong.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
+pub enum ClusterFault {
     /// Nothing that a rank's network card sends or receives arrives any more.
     CardDown {
         /// The rank.
@@ -85,7 +85,7 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl ClusterFault {
     /// Any fault of a single rank, and that rank.
     pub fn any(random: &mut SmallRng, ranks: u32) -> (Self, u32) {
         let rank = random.random_range(0..ranks);
@@ -129,7 +129,7 @@ pub struct Cluster {
     /// Iterations.
     pub iterations: u64,
     /// What goes wrong, and when, in seconds from the beginning.
-    pub fault: Option<(Fault, f64)>,
+    pub fault: Option<(ClusterFault, f64)>,
     /// How far times of transfers scatter, as a share of them, and what they are drawn from.
     pub jitter: f64,
     /// Another seed, another run.
@@ -142,7 +142,7 @@ pub(crate) struct EnteredOperation {
     pub(crate) operation: Operation,
     pub(crate) begun: f64,
     ended: f64,
-    /// Its channels in `Run::channels`, and the rank of the peer in the communicator.
+    /// Its channels in `ClusterRun::channels`, and the rank of the peer in the communicator.
     channels: Range<usize>,
     peers: BTreeMap<u32, u32>,
 }
@@ -156,7 +156,7 @@ impl EnteredOperation {
 
 /// What happened, for every rank and at every moment.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct ClusterRun {
     channels: Vec<Channel>,
     entered: BTreeMap<u32, Vec<EnteredOperation>>,
     communicators: BTreeMap<u32, Vec<Communicator>>,
@@ -168,13 +168,15 @@ impl Machine for Cluster {
     fn gpu_s(&self, rank: u32, channel: u8, at: f64) -> f64 {
         let usual_s = GPU_S * self.scatter(rank, at);
         match self.struck(at) {
-            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => factor * usual_s,
-            Some(Fault::ChannelSlow {
+            Some(ClusterFault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => {
+                factor * usual_s
+            }
+            Some(ClusterFault::ChannelSlow {
                 rank: slow,
                 channel: on,
                 factor,
             }) if (*slow, *on) == (rank, channel) => factor * usual_s,
-            Some(Fault::GpuStops { rank: stopped }) if *stopped == rank => f64::INFINITY,
+            Some(ClusterFault::GpuStops { rank: stopped }) if *stopped == rank => f64::INFINITY,
             _ => usual_s,
         }
     }
@@ -182,13 +184,13 @@ impl Machine for Cluster {
     fn wire_s(&self, from: u32, to: u32, at: f64) -> f64 {
         let usual_s = WIRE_S * self.scatter(from ^ to << 16, at);
         match self.struck(at + usual_s) {
-            Some(Fault::CardDown { rank }) if [from, to].contains(rank) => f64::INFINITY,
-            Some(Fault::CardSlow { ranks, factor })
+            Some(ClusterFault::CardDown { rank }) if [from, to].contains(rank) => f64::INFINITY,
+            Some(ClusterFault::CardSlow { ranks, factor })
                 if ranks.contains(&from) || ranks.contains(&to) =>
             {
                 factor * usual_s
             }
-            Some(Fault::LinkSlow { ends, factor })
+            Some(ClusterFault::LinkSlow { ends, factor })
                 if ends.contains(&from) && ends.contains(&to) =>
             {
                 factor * usual_s
@@ -200,7 +202,7 @@ impl Machine for Cluster {
     fn proxy(&self, rank: u32, at: f64) -> f64 {
         match &self.fault {
             Some((
-                Fault::ProxySleeps {
+                ClusterFault::ProxySleeps {
                     rank: asleep,
                     seconds,
                 },
@@ -220,15 +222,15 @@ impl Cluster {
     /// Whether a port is down on a rank's machine, as its kernel tells.
     pub fn has_port_down(&self, rank: u32) -> bool {
         let down = match self.fault {
-            Some((Fault::CardDown { rank }, _)) => Some(rank),
+            Some((ClusterFault::CardDown { rank }, _)) => Some(rank),
             _ => None,
         };
         down.is_some_and(|down| down / LOCALS == rank / LOCALS)
     }
 
     /// Simulates the job.
-    pub fn run(&self) -> Run {
-        let mut run = Run::default();
+    pub fn run(&self) -> ClusterRun {
+        let mut run = ClusterRun::default();
         let (ranks, half) = (self.ranks(), self.ranks() / 2);
         let mut free = vec![0.0; ranks as usize];
         self.join_all(&mut run);
@@ -260,7 +262,7 @@ impl Cluster {
     }
 
     /// A stage computes, forward or back: its tensor groups meet after each part.
-    fn compute(&self, run: &mut Run, free: &mut [f64], stage: Range<u32>) {
+    fn compute(&self, run: &mut ClusterRun, free: &mut [f64], stage: Range<u32>) {
         for machine in stage.step_by(LOCALS as usize) {
             let group = machine..machine + LOCALS;
             for _ in 0..PARTS {
@@ -274,13 +276,13 @@ impl Cluster {
     }
 
     /// A tensor group reduces over its machine's own links.
-    fn meet(&self, run: &mut Run, free: &mut [f64], group: Range<u32>) {
+    fn meet(&self, run: &mut ClusterRun, free: &mut [f64], group: Range<u32>) {
         let all_in = group
             .clone()
             .map(|rank| free[rank as usize])
             .fold(0.0, f64::max);
         let ended = match self.struck(all_in + MEETING_S) {
-            Some(Fault::GpuStops { rank }) if group.contains(rank) => f64::INFINITY,
+            Some(ClusterFault::GpuStops { rank }) if group.contains(rank) => f64::INFINITY,
             _ => all_in + MEETING_S,
         };
         let name = tensor_name(group.start);
@@ -323,7 +325,7 @@ impl Cluster {
         })
     }
 
-    fn join_all(&self, run: &mut Run) {
+    fn join_all(&self, run: &mut ClusterRun) {
         for group in self.data_groups() {
             run.join(&data_name(&group), &group);
         }
@@ -339,18 +341,19 @@ impl Cluster {
     fn compute_s(&self, rank: u32, at: f64) -> f64 {
         let usual_s = COMPUTE_S * self.scatter(rank, at);
         match self.struck(at + usual_s) {
-            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => factor * usual_s,
-            Some(Fault::GpuStops { rank: stopped } | Fault::LoopStops { rank: stopped })
-                if *stopped == rank =>
-            {
-                f64::INFINITY
+            Some(ClusterFault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => {
+                factor * usual_s
             }
+            Some(
+                ClusterFault::GpuStops { rank: stopped }
+                | ClusterFault::LoopStops { rank: stopped },
+            ) if *stopped == rank => f64::INFINITY,
             _ => usual_s,
         }
     }
 
     /// The fault, if it has struck by `at`.
-    fn struck(&self, at: f64) -> Option<&Fault> {
+    fn struck(&self, at: f64) -> Option<&ClusterFault> {
         self.fault
             .as_ref()
             .filter(|(_, from)| at >= *from)
@@ -369,7 +372,7 @@ impl Cluster {
     }
 
     /// One rank sends to another of the next or the last stage.
-    fn pass(&self, run: &mut Run, free: &mut [f64], ranks: (u32, u32), number: u64) {
+    fn pass(&self, run: &mut ClusterRun, free: &mut [f64], ranks: (u32, u32), number: u64) {
         let (from, to) = ranks;
         let stage_one = from.min(to);
         let starts = [free[from as usize], free[to as usize]];
@@ -385,7 +388,7 @@ impl Cluster {
 
     fn reduce(
         &self,
-        run: &mut Run,
+        run: &mut ClusterRun,
         free: &mut [f64],
         group: &[u32],
         op: CollectiveOp,
@@ -404,7 +407,7 @@ impl Cluster {
 
     fn operate(
         &self,
-        run: &mut Run,
+        run: &mut ClusterRun,
         free: &mut [f64],
         ranks: &[u32],
         starts: &[f64],
@@ -460,7 +463,7 @@ impl Cluster {
     }
 }
 
-impl Run {
+impl ClusterRun {
     /// The communicators of every rank.
     pub fn communicators(&self) -> impl Iterator<Item = (u32, &Communicator)> {
         let ranks = self.communicators.iter();

@@ -22,12 +22,12 @@
 //! ```
 //! use laggard_sim::{Drag, Pipeline};
 //! use model::SlowdownCause;
-//! use whatif::{Trace, analyse};
+//! use whatif::{PipelineTrace, analyse};
 //!
 //! let slow = Drag::Rank { dp_rank: 1, stage: 2, times: 2.0 };
 //! let pipeline =
 //!     Pipeline { dp: 4, pp: 4, tp: 1, microbatches: 8, steps: 16, drags: vec![slow], seed: 1 };
-//! let found = analyse(&Trace::new(pipeline.layout(), &pipeline.rows())?)?;
+//! let found = analyse(&PipelineTrace::new(pipeline.layout(), &pipeline.rows())?)?;
 //! assert!(matches!(found.causes[..], [SlowdownCause::Rank { dp_rank: 1, stage: 2, .. }]));
 //! # Ok::<(), whatif::TraceError>(())
 //! ```
@@ -71,8 +71,8 @@ mod window;
 pub use ahead::{AheadJob, AheadRun, ReadBack, Slow, SlowSpot};
 pub use callbacks::{Begun, Callback, CallbackRoute, Stage};
 pub use calls::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
-pub use campaign::{Campaign, MAGNITUDES, Row, Scenario, Score, magnitude, simulate};
-pub use cluster::{Cluster, Fault, LOCALS, Run};
+pub use campaign::{Campaign, MAGNITUDES, Scenario, Score, StudyRow, magnitude, simulate};
+pub use cluster::{Cluster, ClusterFault, ClusterRun, LOCALS};
 pub use pipeline::{Drag, FORWARD_S, Pipeline};
 pub use watch::{LOOK_S, Watched, job_of, watch, watch_by};
 pub use window::{STAGES, window_of};

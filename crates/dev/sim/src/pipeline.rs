@@ -1,6 +1,6 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use whatif::{Layout, OpKind, Row};
+use whatif::{JobLayout, OpKind, Row};
 
 /// A forward pass without a fault, in seconds; a backward pass takes twice as long.
 pub const FORWARD_S: f64 = 0.040;
@@ -99,8 +99,8 @@ impl StageRun {
 
 impl Pipeline {
     /// The layout of the job.
-    pub fn layout(&self) -> Layout {
-        Layout {
+    pub fn layout(&self) -> JobLayout {
+        JobLayout {
             trial_name: "sim".to_owned(),
             run_id: 0,
             dp_size: self.dp,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use collective::{ArrivalSettings, Communication, HangSettings, Trigger};
+use collective::{ArrivalSettings, Communication, HangSettings, OperationTrigger};
 use model::{Failure, Operation, RankNs, Straggler};
 
-use crate::{Cluster, Run};
+use crate::{Cluster, ClusterRun};
 
 /// Seconds between two looks at the live tables, as the agent has it: usually, and while
 /// operations take longer than they should.
@@ -44,7 +44,7 @@ impl Watched {
 }
 
 /// A job whose communicators are known, and nothing else.
-pub fn job_of(run: &Run) -> Communication {
+pub fn job_of(run: &ClusterRun) -> Communication {
     let mut job = Communication::new(HangSettings::default());
     for (rank, communicator) in run.communicators() {
         job.join(rank, communicator);
@@ -73,14 +73,14 @@ pub fn watch_by(
 ) -> Watched {
     let mut watched = Watched::default();
     let mut first_blamed = None;
-    let mut triggers: BTreeMap<u32, Trigger> = BTreeMap::new();
+    let mut triggers: BTreeMap<u32, OperationTrigger> = BTreeMap::new();
     let (mut before, mut at, mut close_until) = (0.0, LOOK_S, 0.0);
     while at <= until_s {
         for rank in 0..ranks {
             let (clock, open, ended) = look(rank, before, at);
             let trigger = triggers
                 .entry(rank)
-                .or_insert_with(|| Trigger::new(ArrivalSettings::default()));
+                .or_insert_with(|| OperationTrigger::new(ArrivalSettings::default()));
             for operation in &ended {
                 if let Some(slow) = trigger.ended(operation) {
                     job.slow(rank, operation.communicator, slow);

@@ -213,7 +213,7 @@ fn named_paths(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Faults of pages, help and citations. Prints what is counted without being a fault yet.
+/// Faults of pages, help, citations and names.
 fn documentation(root: &Path) -> Result<Vec<String>> {
     let mut pages = source::files(root, &["*.md"])?;
     let mut faults = links::dead_links(root, &pages);
@@ -229,18 +229,7 @@ fn documentation(root: &Path) -> Result<Vec<String>> {
     code.retain(|source| !source.name.starts_with("crates/dev/xtask/"));
     faults.extend(laws::unstated(&code, &pages));
 
-    let product = source::product(root)?;
-    let mut types = names::types(&product);
-    types.retain(|it| it.is_public);
-    let shared = names::shared(&types);
-    for (name, files) in &shared {
-        println!("xtask: public types called {name}: {}", files.join(", "));
-    }
-    let of_several: usize = shared.values().map(Vec::len).sum();
-    println!(
-        "xtask: {of_several} of {} public types share their name",
-        types.len()
-    );
+    faults.extend(names::shared_public(&names::types(&source::product(root)?)));
     let messages = source::files(root, &["crates/core/narrate/src/*.rs"])?;
     faults.extend(words::in_messages(&messages));
     Ok(faults)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use collective::{ArrivalSettings, Counted, Lost, Trigger};
+use collective::{ArrivalSettings, Counted, Lost, OperationTrigger};
 use model::{CollectiveOp, Input, NetworkFault, Operation, RankNs, Slowness};
 use ring::{JobReader, LiveReader, LiveSource, Sent, process_started};
 use verdict::Suspicion;
@@ -52,7 +52,7 @@ struct LiveTable {
     told: Option<(Instant, Vec<Operation>)>,
     /// When the last seen to end did.
     ended_at: RankNs,
-    trigger: Trigger,
+    trigger: OperationTrigger,
     /// By communicator, channel and peer.
     links: BTreeMap<(u64, u8, u32), WatchedLink>,
 }
@@ -128,7 +128,7 @@ impl LiveFeed {
             ended: BTreeMap::new(),
             told: None,
             ended_at: RankNs(0),
-            trigger: Trigger::new(self.settings.clone()),
+            trigger: OperationTrigger::new(self.settings.clone()),
             links: BTreeMap::new(),
         };
         self.tables.insert(path, table);

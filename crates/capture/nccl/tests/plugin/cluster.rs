@@ -16,7 +16,7 @@ use model::{CollectiveOp, Direction, Operation, RankNs};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use ring::LiveReader;
-use sim::{Begun, Callback, Cluster, Fault, Run, Stage, job_of, watch_by};
+use sim::{Begun, Callback, Cluster, ClusterFault, ClusterRun, Stage, job_of, watch_by};
 
 use crate::driver::{Handle, Introduction, Plugin, Sandbox, alone};
 
@@ -175,7 +175,7 @@ struct ReplayedJob {
 
 impl ReplayedJob {
     /// Opens a copy of the plugin for each rank.
-    fn new(sandbox: &Sandbox, run: &Run, version: usize) -> Self {
+    fn new(sandbox: &Sandbox, run: &ClusterRun, version: usize) -> Self {
         let mut ranks: BTreeMap<u32, Rank> = BTreeMap::new();
         for (rank, communicator) in run.communicators() {
             let of_rank = ranks
@@ -258,7 +258,7 @@ fn copy_libraries(sandbox: &Sandbox) {
     }
 }
 
-fn cluster(iterations: u64, fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
+fn cluster(iterations: u64, fault: Option<(ClusterFault, f64)>, seed: u64) -> Cluster {
     Cluster {
         machines: 4,
         iterations,
@@ -392,7 +392,7 @@ fn faults_of_a_cluster_are_named_from_tables_of_the_plugin() {
 /// Strikes a cluster with a fault and checks who is named.
 fn try_fault(sandbox: &Sandbox, number: u64) {
     let mut random = SmallRng::seed_from_u64(number);
-    let (fault, culprit) = Fault::any(&mut random, cluster(1, None, 0).ranks());
+    let (fault, culprit) = ClusterFault::any(&mut random, cluster(1, None, 0).ranks());
     let onset_s = 6.0 + 0.13 * (number % 8) as f64;
     let job = cluster(40, Some((fault.clone(), onset_s)), number);
     // SAFETY: nothing else of this process is at work.

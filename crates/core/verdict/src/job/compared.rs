@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    AbnormalRank, Dictionary, Dimension, Dimensions, FaultKind, FunctionClass, FunctionId,
+    AbnormalRank, Dictionary, Dimension, Dimensions, FunctionClass, FunctionFaultKind, FunctionId,
     FunctionSummary,
 };
 use pattern::{
@@ -144,7 +144,10 @@ impl Compared {
             .abnormal
             .iter()
             .filter(|worker| {
-                worker.differs && worker.kind(self.class).is_some_and(FaultKind::is_of_link)
+                worker.differs
+                    && worker
+                        .kind(self.class)
+                        .is_some_and(FunctionFaultKind::is_of_link)
             })
             .collect();
         let mut named: Vec<u32> = culprits.iter().map(|worker| worker.worker).collect();
@@ -241,7 +244,7 @@ impl Compared {
     }
 
     /// What the function looks like on these ranks, if on all of them alike.
-    pub(super) fn kind(&self, ranks: &[u32]) -> Option<FaultKind> {
+    pub(super) fn kind(&self, ranks: &[u32]) -> Option<FunctionFaultKind> {
         let abnormal = self.found.abnormal.iter();
         let of_ranks = abnormal.filter(|it| ranks.is_empty() || ranks.contains(&it.worker));
         let mut kinds = of_ranks.map(|worker| worker.kind(self.class));
@@ -412,7 +415,7 @@ mod tests {
         incident
     }
 
-    fn kinds(verdict: &Verdict) -> Vec<(u32, Option<FaultKind>)> {
+    fn kinds(verdict: &Verdict) -> Vec<(u32, Option<FunctionFaultKind>)> {
         let functions = &verdict.profile.as_ref().expect("a profile").functions;
         let abnormal = functions[0].abnormal.iter();
         abnormal
@@ -444,9 +447,9 @@ mod tests {
         assert_eq!(kinds.len(), 8);
         for (rank, kind) in kinds {
             let expected = if rank < 2 {
-                FaultKind::SlowLink
+                FunctionFaultKind::SlowLink
             } else {
-                FaultKind::Waits
+                FunctionFaultKind::Waits
             };
             assert_eq!(kind, Some(expected), "rank {rank}");
         }
@@ -496,12 +499,12 @@ mod tests {
         assert!(
             kinds[..3]
                 .iter()
-                .all(|(_, kind)| *kind == Some(FaultKind::Detour))
+                .all(|(_, kind)| *kind == Some(FunctionFaultKind::Detour))
         );
         assert!(
             kinds[3..]
                 .iter()
-                .all(|(_, kind)| *kind == Some(FaultKind::Waits))
+                .all(|(_, kind)| *kind == Some(FunctionFaultKind::Waits))
         );
     }
 
@@ -528,7 +531,7 @@ mod tests {
         let worst = &functions[0].abnormal[0];
         assert_eq!(
             (worst.kind, worst.distance),
-            (Some(FaultKind::Throttled), 0.0)
+            (Some(FunctionFaultKind::Throttled), 0.0)
         );
         let Dimensions { beta, mu, sigma } = worst.deviation;
         assert!(
@@ -541,9 +544,9 @@ mod tests {
     #[test]
     fn a_function_of_the_host_waits_or_computes_and_what_is_unexpected_is_told() {
         for (mu, kind) in [
-            (0.1, Some(FaultKind::Waits)),
+            (0.1, Some(FunctionFaultKind::Waits)),
             (0.5, None),
-            (0.9, Some(FaultKind::Computes)),
+            (0.9, Some(FunctionFaultKind::Computes)),
         ] {
             let read = (FunctionClass::Python, "read_shard");
             let verdict = said_of(read, 8, |rank| {

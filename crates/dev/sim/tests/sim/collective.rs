@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{ArrivalSettings, Trigger};
-use laggard_sim::{Cluster, Fault, job_of, watch};
+use collective::{ArrivalSettings, OperationTrigger};
+use laggard_sim::{Cluster, ClusterFault, job_of, watch};
 use model::{Failure, HoldUp, Input, NetworkFault, Operation, RankNs, Source, Straggler};
 use proptest::prelude::*;
 use verdict::{Job, Settings};
 
-fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
+fn cluster(fault: Option<(ClusterFault, f64)>, seed: u64) -> Cluster {
     Cluster {
         machines: 4,
         iterations: 12,
@@ -26,7 +26,7 @@ fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
 const STOPPED_WITHIN_S: f64 = 2.5;
 const SLOW_WITHIN_S: f64 = 5.0;
 
-fn failure_of(fault: &Fault, onset_s: f64) -> Vec<Failure> {
+fn failure_of(fault: &ClusterFault, onset_s: f64) -> Vec<Failure> {
     let watched = watch(&cluster(Some((fault.clone(), onset_s)), 7), 20.0);
     let (at, failures) = watched.failures.expect("a failure");
     assert!(
@@ -46,7 +46,7 @@ fn nothing_fails_in_a_healthy_job() {
 #[test]
 fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let failures = failure_of(&Fault::CardDown { rank: 3 }, onset_s);
+        let failures = failure_of(&ClusterFault::CardDown { rank: 3 }, onset_s);
         assert_eq!(failures.len(), 1);
         assert_eq!(failures[0].cause, HoldUp::NotDelivered);
         assert!(failures[0].ranks.contains(&3), "{:?}", failures[0]);
@@ -62,7 +62,7 @@ fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
 /// MY-A1, as hosts tell it: the incident names who the counters alone do not.
 #[test]
 fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
-    let cluster = cluster(Some((Fault::CardDown { rank: 3 }, 3.3)), 7);
+    let cluster = cluster(Some((ClusterFault::CardDown { rank: 3 }, 3.3)), 7);
     let run = cluster.run();
     let mut job = Job::new("job", Source::Run, Settings::default());
     let (locals, world_size) = (laggard_sim::LOCALS, cluster.ranks());
@@ -144,7 +144,7 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
 #[test]
 fn a_rank_that_enters_nothing_is_waited_for() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let failures = failure_of(&Fault::LoopStops { rank: 13 }, onset_s);
+        let failures = failure_of(&ClusterFault::LoopStops { rank: 13 }, onset_s);
         assert_eq!(failures.len(), 1);
         assert_eq!(
             (failures[0].cause, &failures[0].ranks),
@@ -157,7 +157,7 @@ fn a_rank_that_enters_nothing_is_waited_for() {
 #[test]
 fn a_gpu_that_stops_is_told_from_its_victims() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let failures = failure_of(&Fault::GpuStops { rank: 21 }, onset_s);
+        let failures = failure_of(&ClusterFault::GpuStops { rank: 21 }, onset_s);
         assert!(
             failures.iter().all(|failure| failure.ranks == [21]),
             "{failures:?}"
@@ -178,7 +178,7 @@ fn a_gpu_that_stops_is_told_from_its_victims() {
 #[test]
 fn a_proxy_that_never_wakes_is_found() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let fault = Fault::ProxySleeps {
+        let fault = ClusterFault::ProxySleeps {
             rank: 8,
             seconds: f64::INFINITY,
         };
@@ -192,7 +192,7 @@ fn a_proxy_that_never_wakes_is_found() {
     }
 }
 
-fn straggler_of(fault: &Fault, onset_s: f64) -> Straggler {
+fn straggler_of(fault: &ClusterFault, onset_s: f64) -> Straggler {
     let job = Cluster {
         iterations: 30,
         ..cluster(Some((fault.clone(), onset_s)), 7)
@@ -215,7 +215,7 @@ fn slow_groups(job: &Cluster, until_s: f64) -> BTreeSet<String> {
         .collect();
     let mut slow = BTreeSet::new();
     for rank in 0..job.ranks() {
-        let mut trigger = Trigger::new(ArrivalSettings::default());
+        let mut trigger = OperationTrigger::new(ArrivalSettings::default());
         let (_, _, ended) = run.look(rank, 0.0, until_s);
         let found = ended
             .iter()
@@ -239,7 +239,7 @@ fn nobody_is_blamed_in_a_healthy_job() {
 /// MY-A2.
 #[test]
 fn a_card_that_is_slow_is_blamed() {
-    let fault = Fault::CardSlow {
+    let fault = ClusterFault::CardSlow {
         ranks: vec![2, 3],
         factor: 6.0,
     };
@@ -253,7 +253,7 @@ fn a_card_that_is_slow_is_blamed() {
 fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
     for onset_s in [12.0, 12.3, 12.9] {
         let found = straggler_of(
-            &Fault::LinkSlow {
+            &ClusterFault::LinkSlow {
                 ends: [2, 10],
                 factor: 6.0,
             },
@@ -268,7 +268,7 @@ fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
 #[test]
 fn a_gpu_that_is_slow_is_blamed() {
     let found = straggler_of(
-        &Fault::GpuSlow {
+        &ClusterFault::GpuSlow {
             ranks: vec![12],
             factor: 5.0,
         },
@@ -284,7 +284,7 @@ fn a_gpu_that_is_slow_is_blamed() {
 /// MY-A5.
 #[test]
 fn a_machine_whose_gpus_are_slow_is_blamed() {
-    let fault = Fault::GpuSlow {
+    let fault = ClusterFault::GpuSlow {
         ranks: (0..8).collect(),
         factor: 5.0,
     };
@@ -299,7 +299,7 @@ fn a_machine_whose_gpus_are_slow_is_blamed() {
 #[test]
 fn a_network_between_two_machines_that_is_slow_is_blamed() {
     let ranks = (0..8).chain(16..24).collect::<Vec<_>>();
-    let fault = Fault::CardSlow {
+    let fault = ClusterFault::CardSlow {
         ranks: ranks.clone(),
         factor: 6.0,
     };
@@ -317,7 +317,7 @@ fn a_network_between_two_machines_that_is_slow_is_blamed() {
 #[test]
 fn a_proxy_that_sleeps_for_a_second_is_blamed() {
     for onset_s in [12.3, 13.05, 14.0] {
-        let fault = Fault::ProxySleeps {
+        let fault = ClusterFault::ProxySleeps {
             rank: 9,
             seconds: 1.0,
         };
@@ -338,7 +338,7 @@ fn a_proxy_that_sleeps_for_a_second_is_blamed() {
 /// MY-A8: in data groups of three and pipelines of two, all that a slow GPU is in is slow.
 #[test]
 fn a_gpu_that_is_slow_in_two_groups_is_blamed_alone() {
-    let fault = Fault::GpuSlow {
+    let fault = ClusterFault::GpuSlow {
         ranks: vec![1],
         factor: 5.0,
     };
@@ -381,7 +381,7 @@ fn channels_s(job: &Cluster, rank: u32, group: &str, until_s: f64) -> BTreeMap<u
 /// moment on or from the first operation on.
 #[test]
 fn one_slow_channel_is_told_from_the_others() {
-    let fault = Fault::ChannelSlow {
+    let fault = ClusterFault::ChannelSlow {
         rank: 5,
         channel: 2,
         factor: 5.5,
@@ -408,7 +408,7 @@ fn one_slow_channel_is_told_from_the_others() {
 
 #[test]
 fn who_died_inside_an_operation_is_waited_for() {
-    let cluster = cluster(Some((Fault::GpuStops { rank: 21 }, 3.7)), 7);
+    let cluster = cluster(Some((ClusterFault::GpuStops { rank: 21 }, 3.7)), 7);
     let run = cluster.run();
     let mut job = job_of(&run);
     for at in [4.0, 9.0] {
@@ -471,7 +471,7 @@ fn two_communicators_entered_in_opposite_order_are_a_circle() {
 /// MY-A17: with the begin and end of each operation only, victims look like culprits.
 #[test]
 fn without_flows_the_culprit_is_not_told_from_its_victims() {
-    let cluster = cluster(Some((Fault::GpuStops { rank: 21 }, 3.7)), 7);
+    let cluster = cluster(Some((ClusterFault::GpuStops { rank: 21 }, 3.7)), 7);
     let run = cluster.run();
     let mut job = job_of(&run);
     for rank in 0..cluster.ranks() {
@@ -490,13 +490,13 @@ fn without_flows_the_culprit_is_not_told_from_its_victims() {
     assert_eq!(blamed, [0, 1, 2, 3, 4, 5, 6, 7, 21]);
 }
 
-fn any_fault() -> impl Strategy<Value = Fault> {
+fn any_fault() -> impl Strategy<Value = ClusterFault> {
     let rank = 0..32_u32;
     (rank, 0..4).prop_map(|(rank, kind)| match kind {
-        0 => Fault::CardDown { rank },
-        1 => Fault::GpuStops { rank },
-        2 => Fault::LoopStops { rank },
-        _ => Fault::ProxySleeps {
+        0 => ClusterFault::CardDown { rank },
+        1 => ClusterFault::GpuStops { rank },
+        2 => ClusterFault::LoopStops { rank },
+        _ => ClusterFault::ProxySleeps {
             rank,
             seconds: f64::INFINITY,
         },

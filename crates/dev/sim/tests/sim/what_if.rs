@@ -3,7 +3,7 @@
 use laggard_sim::{Drag, Pipeline};
 use model::SlowdownCause;
 use proptest::prelude::*;
-use whatif::{Findings, OpKind, Row, Trace, TraceError, analyse};
+use whatif::{Findings, OpKind, PipelineTrace, Row, TraceError, analyse};
 
 const HEALTHY: Pipeline = Pipeline {
     dp: 4,
@@ -16,7 +16,7 @@ const HEALTHY: Pipeline = Pipeline {
 };
 
 fn find(pipeline: &Pipeline, rows: &[Row]) -> Result<Findings, TraceError> {
-    analyse(&Trace::new(pipeline.layout(), rows)?)
+    analyse(&PipelineTrace::new(pipeline.layout(), rows)?)
 }
 
 fn findings(pipeline: &Pipeline) -> Findings {

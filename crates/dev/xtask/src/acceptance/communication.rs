@@ -9,7 +9,7 @@ use model::{Communicator, Input, Operation, RankNs};
 use protocol::BatchHead;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use sim::{Cluster, Fault, LOCALS, LOOK_S, Run, job_of, watch};
+use sim::{Cluster, ClusterFault, ClusterRun, LOCALS, LOOK_S, job_of, watch};
 
 use super::AcceptanceRow;
 use super::simulated::RowMeasure;
@@ -31,7 +31,7 @@ const WINDOW_S: f64 = 10.0;
 /// Seconds after its onset in which a fault must be named; the paper's detection P90.
 const PATIENCE_S: f64 = 15.0;
 
-fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
+fn cluster(fault: Option<(ClusterFault, f64)>, seed: u64) -> Cluster {
     Cluster {
         machines: 4,
         iterations: 60,
@@ -43,7 +43,7 @@ fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
 
 /// One injected fault: what it was, how long it took until somebody was named, and who was.
 struct Case {
-    fault: Fault,
+    fault: ClusterFault,
     culprit: u32,
     after_s: Option<f64>,
     named: Vec<u32>,
@@ -59,7 +59,7 @@ impl Case {
 fn campaign() -> Vec<Case> {
     let mut random = SmallRng::seed_from_u64(20);
     let cases = (0..CAMPAIGN).map(|seed| {
-        let (fault, culprit) = Fault::any(&mut random, 4 * LOCALS);
+        let (fault, culprit) = ClusterFault::any(&mut random, 4 * LOCALS);
         let onset_s = random.random_range(10.0..14.0);
         let job = cluster(Some((fault.clone(), onset_s)), seed as u64);
         let watched = watch(&job, onset_s + PATIENCE_S);
@@ -174,7 +174,7 @@ fn in_copy(operations: Vec<Operation>, copy: u32) -> Vec<Operation> {
 }
 
 /// Jobs put beside one another as one, each with its fault, as they stand at one moment.
-fn copied(base: &Cluster, run: &Run, copies: u32, at_s: f64) -> Communication {
+fn copied(base: &Cluster, run: &ClusterRun, copies: u32, at_s: f64) -> Communication {
     let mut job = job_of(run);
     for copy in 0..copies {
         let first = copy * base.ranks();
@@ -202,7 +202,7 @@ fn copied(base: &Cluster, run: &Run, copies: u32, at_s: f64) -> Communication {
 }
 
 /// How many of the first ranks are in an operation at a time.
-fn busy_ranks(run: &Run, at_s: f64) -> usize {
+fn busy_ranks(run: &ClusterRun, at_s: f64) -> usize {
     (0..64)
         .filter(|rank| {
             let (_, open, _) = run.look(*rank, 0.0, at_s);
@@ -217,7 +217,7 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> AcceptanceRo
     let base = Cluster {
         machines,
         iterations: 4,
-        fault: Some((Fault::GpuStops { rank: culprit }, 1.5)),
+        fault: Some((ClusterFault::GpuStops { rank: culprit }, 1.5)),
         jitter: 0.2,
         seed: 1,
     };

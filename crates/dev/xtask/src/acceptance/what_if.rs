@@ -7,7 +7,7 @@ use model::SlowdownCause;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use sim::{Drag, Pipeline};
-use whatif::{Findings, Trace, analyse};
+use whatif::{Findings, PipelineTrace, analyse};
 
 use super::AcceptanceRow;
 use super::simulated::RowMeasure;
@@ -108,7 +108,7 @@ fn campaign(
     for seed in 0..CAMPAIGN {
         let mut pipeline = pipeline(&mut random, seed);
         pipeline.drags = drags(&pipeline, &mut random);
-        let found = Trace::new(pipeline.layout(), &pipeline.rows());
+        let found = PipelineTrace::new(pipeline.layout(), &pipeline.rows());
         let Ok(found) = found.and_then(|trace| analyse(&trace)) else {
             continue;
         };

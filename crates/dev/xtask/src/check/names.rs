@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::source::SourceFile;
 
 /// A type that a file defines.
+#[derive(Clone, Copy)]
 pub(crate) struct TypeName<'a> {
     pub(crate) name: &'a str,
     /// The file.
@@ -38,6 +39,15 @@ pub(crate) fn shared<'a>(types: &[TypeName<'a>]) -> BTreeMap<&'a str, Vec<&'a st
     files
 }
 
+/// Names that several public types have: readers, and a search, take one for the other.
+pub(crate) fn shared_public(types: &[TypeName<'_>]) -> Vec<String> {
+    let public: Vec<TypeName<'_>> = types.iter().filter(|it| it.is_public).copied().collect();
+    shared(&public)
+        .into_iter()
+        .map(|(name, files)| format!("public types are called {name} in {}", files.join(", ")))
+        .collect()
+}
+
 /// The name of the type that a line begins to define, and whether all crates can use it.
 fn type_name(line: &str) -> Option<(bool, &str)> {
     // What is indented further belongs to a function or a trait.
@@ -68,12 +78,34 @@ fn type_name(line: &str) -> Option<(bool, &str)> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_name_of_two_types_is_found() {
-        let file = |name: &str, text: &str| SourceFile {
+    fn file(name: &str, text: &str) -> SourceFile {
+        SourceFile {
             name: name.to_owned(),
             text: text.to_owned(),
-        };
+        }
+    }
+
+    #[test]
+    fn two_public_types_of_one_name_are_a_fault() {
+        let sources = [
+            file(
+                "a.rs",
+                "pub struct Trace;\npub struct Series;\npub use parquet::Row;",
+            ),
+            file(
+                "b.rs",
+                "pub enum Trace {\n}\npub(crate) struct Series;\npub struct Row;",
+            ),
+            file("c.rs", "use b::Trace;\n#[cfg(test)]\npub struct Trace;"),
+        ];
+        assert_eq!(
+            shared_public(&types(&sources)),
+            ["public types are called Trace in a.rs, b.rs"]
+        );
+    }
+
+    #[test]
+    fn a_name_of_two_types_is_found() {
         let sources = [
             file(
                 "a.rs",

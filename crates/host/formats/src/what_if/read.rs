@@ -1,7 +1,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use whatif::{Findings, Layout, OpKind, Row, Trace, analyse};
+use whatif::{Findings, JobLayout, OpKind, PipelineTrace, Row, analyse};
 
 use super::parquet::{Contents, Stopped};
 use crate::{FormatError, Limits};
@@ -131,11 +131,11 @@ pub fn read_rows(path: &Path, bytes: &[u8], limits: Limits) -> Result<Vec<Row>, 
 pub fn read_what_if(
     path: &Path,
     bytes: &[u8],
-    layout: Layout,
+    layout: JobLayout,
     limits: Limits,
 ) -> Result<Findings, FormatError> {
     let rows = read_rows(path, bytes, limits)?;
-    let trace = Trace::new(layout, &rows);
+    let trace = PipelineTrace::new(layout, &rows);
     // They may be gigabytes, and the analysis does not need them.
     drop(rows);
     trace
@@ -147,7 +147,7 @@ pub fn read_what_if(
 ///
 /// # Errors
 /// [`FormatError::Content`] with the line that is wrong.
-pub fn read_layout(path: &Path, text: &str) -> Result<Layout, FormatError> {
+pub fn read_layout(path: &Path, text: &str) -> Result<JobLayout, FormatError> {
     yaml_serde::from_str(text).map_err(|error| {
         let place = error
             .location()

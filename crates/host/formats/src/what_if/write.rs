@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use model::{BlockPlace, Event, Input, Mark, Pass};
-use whatif::{Layout, OpKind, Row};
+use whatif::{JobLayout, OpKind, Row};
 
 use super::parquet_out::{FlatColumn, FlatValues, write_flat};
 use crate::Journal;
@@ -140,9 +140,9 @@ impl PipelineSteps {
     }
 
     /// How the job is laid out.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> JobLayout {
         let (dp_size, pp_size) = self.sizes();
-        Layout {
+        JobLayout {
             trial_name: "laggard".to_owned(),
             run_id: 0,
             dp_size,
@@ -332,7 +332,7 @@ fn float<'a>(name: &'static str, rows: &[Row], value: fn(&Row) -> f64) -> FlatCo
 ///
 /// # Errors
 /// What the operating system says.
-pub fn write_what_if(rows: &[Row], layout: &Layout, path: &Path) -> io::Result<()> {
+pub fn write_what_if(rows: &[Row], layout: &JobLayout, path: &Path) -> io::Result<()> {
     // The types are those of the published traces, as `ARROW_SCHEMA` has them: the tool that
     // reads them insists.
     let columns = [
