@@ -337,6 +337,18 @@ impl TimedOperation {
     }
 }
 
+impl TimedSequence {
+    /// Whether one of these ranks is late in it.
+    fn has_late(&self, ranks: &[u32]) -> bool {
+        ranks.iter().any(|rank| self.strikes.contains_key(rank))
+    }
+
+    /// Whether a rank takes part in it and is never late.
+    fn waits(&self, rank: u32) -> bool {
+        self.ranks.contains(&rank) && !self.strikes.contains_key(&rank)
+    }
+}
+
 impl Strikes {
     /// Keeps what is constant: at least 3 of 5 in a row, or all of fewer.
     fn keep_constant(&mut self, length: usize) -> bool {
@@ -380,24 +392,16 @@ fn overlap(a: &Places, b: &Places) -> bool {
 
 /// Whether a rank waits, elsewhere, for one that is late and costs as much.
 fn is_victim(late: &LateArrivals, culprit: &LateArrivals, seen: &[TimedSequence]) -> bool {
-    let waits = |sequence: &TimedSequence| {
-        let waits =
-            |rank: &u32| sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank);
-        culprit
-            .ranks
-            .iter()
-            .any(|rank| sequence.strikes.contains_key(rank))
-            && late.ranks.iter().all(waits)
-    };
-    let waited_for = |sequence: &TimedSequence| {
-        let waits =
-            |rank: &u32| sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank);
-        late.ranks
-            .iter()
-            .any(|rank| sequence.strikes.contains_key(rank))
-            && culprit.ranks.iter().any(waits)
-    };
-    seen.iter().any(waits) && !seen.iter().any(waited_for)
+    let mut waits = false;
+    for sequence in seen {
+        if sequence.has_late(&late.ranks) && culprit.ranks.iter().any(|rank| sequence.waits(*rank))
+        {
+            return false;
+        }
+        waits |= sequence.has_late(&culprit.ranks)
+            && late.ranks.iter().all(|rank| sequence.waits(*rank));
+    }
+    waits
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -364,6 +364,11 @@ impl Collectives {
             .collect()
     }
 
+    /// Whether a rank's process is known to have ended.
+    pub(crate) fn is_gone(&self, rank: u32) -> bool {
+        self.ranks.get(&rank).is_some_and(|progress| progress.gone)
+    }
+
     /// The last mark of any rank.
     pub fn last_at(&self) -> Option<RankNs> {
         self.last_at

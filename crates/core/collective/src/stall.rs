@@ -145,13 +145,12 @@ fn rooted(
         .collect();
     // Where no number is known, whoever is not there could not be reached.
     let told = lacking.iter().any(|wait| wait.number > 0);
-    let is_gone = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.gone);
     let unseen = told && roots.is_disjoint(seen);
     // Who entered something else did so whatever those do of which nothing is recorded.
     let differs = unseen && !desynced.is_empty();
     let (kind, culprits) = if !roots.is_empty() && !differs {
         // Who has ended waits for nobody.
-        if unseen && wait_for_others.iter().all(is_gone) {
+        if unseen && wait_for_others.iter().all(|rank| job.is_gone(*rank)) {
             return None;
         }
         if unseen {
@@ -173,7 +172,11 @@ fn rooted(
     } else {
         let wait = job.groups.values().find_map(unmade)?;
         let entered: BTreeSet<u32> = wait.entered.iter().copied().collect();
-        let gone: BTreeSet<u32> = entered.iter().copied().filter(|it| is_gone(it)).collect();
+        let gone: BTreeSet<u32> = entered
+            .iter()
+            .copied()
+            .filter(|rank| job.is_gone(*rank))
+            .collect();
         waits = vec![wait];
         (
             StallKind::Inside,
@@ -204,7 +207,7 @@ fn rooted(
         kind,
         gone: culprits
             .iter()
-            .filter(|rank| is_gone(rank))
+            .filter(|rank| job.is_gone(**rank))
             .copied()
             .collect(),
         last_kinds: culprits

@@ -178,8 +178,11 @@ fn arrival(job: &Collectives, id: u32, group: &GroupProgress) -> Option<DeviceAr
     let ReachedIssue {
         number, first_step, ..
     } = **first;
-    let has_issued = |rank: &u32| group.last.get(rank).is_some_and(|it| it.number >= number);
-    if !group.members.iter().all(has_issued) {
+    let all_issued = group
+        .members
+        .iter()
+        .all(|rank| group.last.get(rank).is_some_and(|it| it.number >= number));
+    if !all_issued {
         return None;
     }
     let (entered, missing): (Vec<u32>, Vec<u32>) = reached
@@ -224,13 +227,13 @@ fn number_of(reached: Option<&ReachedIssue>) -> u64 {
 /// What is stuck by these arrivals, as far as it is certain whose device is behind; `None` if any of
 /// these may wait for another device elsewhere.
 pub(crate) fn waits(arrivals: &[DeviceArrival]) -> Option<Vec<Wait>> {
-    let certain = || arrivals.iter().filter(|it| it.later_s.is_some());
-    let open: Vec<&DeviceArrival> = arrivals.iter().filter(|it| it.later_s.is_none()).collect();
-    let may_wait = |rank: &u32| open.iter().any(|it| it.wait.entered.contains(rank));
-    if certain().flat_map(|it| &it.wait.missing).any(may_wait) {
+    let (certain, open): (Vec<&DeviceArrival>, Vec<&DeviceArrival>) =
+        arrivals.iter().partition(|it| it.later_s.is_some());
+    let mut behind = certain.iter().flat_map(|it| &it.wait.missing);
+    if behind.any(|rank| open.iter().any(|it| it.wait.entered.contains(rank))) {
         return None;
     }
-    let waits: Vec<Wait> = certain().map(|it| issued_by_all(&it.wait)).collect();
+    let waits: Vec<Wait> = certain.iter().map(|it| issued_by_all(&it.wait)).collect();
     (!waits.is_empty()).then_some(waits)
 }
 

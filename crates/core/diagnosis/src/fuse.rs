@@ -44,21 +44,24 @@ pub fn fuse(
 
 /// Judges each finding in turn by one rule.
 fn merge_all(findings: &mut Vec<Finding>, merge: &Merge, witnesses: &dyn Witnesses) {
-    let judged = |finding: &Finding| !finding.is_fused && (merge.of)(finding, witnesses);
-    if !findings.iter().any(judged) {
+    if !findings.iter().any(|it| merge.judges(it, witnesses)) {
         return;
     }
     let before = findings.clone();
     let mut slots: Vec<Option<Finding>> = findings.drain(..).map(Some).collect();
     for at in 0..slots.len() {
-        let Some(new) = slots[at].as_ref().filter(|new| judged(new)) else {
+        let Some(new) = slots[at]
+            .as_ref()
+            .filter(|new| merge.judges(new, witnesses))
+        else {
             continue;
         };
-        let is_same = |known: &Finding| (merge.same)(known, new, &before, witnesses);
-        let same = slots
-            .iter()
-            .enumerate()
-            .filter(|(known_at, known)| *known_at != at && known.as_ref().is_some_and(is_same));
+        let same = slots.iter().enumerate().filter(|(known_at, known)| {
+            *known_at != at
+                && known
+                    .as_ref()
+                    .is_some_and(|known| (merge.same)(known, new, &before, witnesses))
+        });
         let same: Vec<usize> = same.map(|(known_at, _)| known_at).collect();
         let taken = if merge.takes_all { same.len() } else { 1 };
         for known_at in same.into_iter().take(taken) {
@@ -73,4 +76,11 @@ fn merge_all(findings: &mut Vec<Finding>, merge: &Merge, witnesses: &dyn Witness
         }
     }
     findings.extend(slots.into_iter().flatten());
+}
+
+impl Merge {
+    /// Whether a finding is new, and one that the rule is about.
+    fn judges(&self, finding: &Finding, witnesses: &dyn Witnesses) -> bool {
+        !finding.is_fused && (self.of)(finding, witnesses)
+    }
 }

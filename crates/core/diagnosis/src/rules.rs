@@ -363,11 +363,12 @@ fn has_same_ranks(one: &Finding, other: &Finding) -> bool {
 /// Whether what one finding costs takes so much of each of its steps that another's can be slower
 /// for it: what went on before as well is no reason why a job is slower than it was.
 fn explains(why: &Finding, slower: &Finding) -> bool {
-    let per_step = |finding: &Finding| {
-        let steps = finding.last_step.saturating_sub(finding.first_step);
-        finding.cost.exposed_s / steps.saturating_add(1) as f64
-    };
-    per_step(why) >= EXPLAINED_SHARE * per_step(slower)
+    cost_per_step_s(why) >= EXPLAINED_SHARE * cost_per_step_s(slower)
+}
+
+fn cost_per_step_s(finding: &Finding) -> f64 {
+    let steps = finding.last_step.saturating_sub(finding.first_step);
+    finding.cost.exposed_s / steps.saturating_add(1) as f64
 }
 
 fn is_in_stage(finding: &Finding, stage: StageId) -> bool {
@@ -429,14 +430,13 @@ fn is_function_alone(finding: &Finding, all: &[Finding], witnesses: &dyn Witness
         return false;
     };
     // What all ranks do anyway is not why one of them is late.
-    let is_explained = || {
-        let mut others = all.iter().filter(|other| other.origin < Origin::Profile);
-        others.any(|other| !other.subject.ranks.is_empty())
-    };
+    let is_explained = all
+        .iter()
+        .any(|other| other.origin < Origin::Profile && !other.subject.ranks.is_empty());
     is_little(fault, witnesses)
         || witnesses.profile_window().is_some()
             && fault.unexpected.is_empty()
-            && (!fault.ranks.is_empty() || !is_garbage_collection(&fault.name) || is_explained())
+            && (!fault.ranks.is_empty() || !is_garbage_collection(&fault.name) || is_explained)
 }
 
 fn ask_profile(finding: &mut Finding, witnesses: &dyn Witnesses) {

@@ -34,29 +34,30 @@ impl Input {
 
     /// Puts its times on another clock.
     pub fn shift(&mut self, by_ns: i64) {
-        let shift = |at: &mut RankNs| at.0 = at.0.saturating_add_signed(by_ns);
         match self {
             Self::Mark { mark, .. } => {
-                shift(&mut mark.at);
+                mark.at.shift(by_ns);
                 // It is compared with the mark's own time, and tells which mark it was.
                 if let Event::DeviceTime(time) = &mut mark.event {
-                    shift(&mut time.made_at);
+                    time.made_at.shift(by_ns);
                 }
             }
-            Self::NoProgress { at } => shift(at),
+            Self::NoProgress { at } => at.shift(by_ns),
             Self::InFlightSnapshot {
                 at,
                 in_progress,
                 ended,
                 ..
             } => {
-                shift(at);
+                at.shift(by_ns);
                 for operation in in_progress.iter_mut().chain(ended) {
-                    shift(&mut operation.begun_at);
-                    operation.ended_at.iter_mut().for_each(shift);
+                    operation.begun_at.shift(by_ns);
+                    if let Some(ended_at) = &mut operation.ended_at {
+                        ended_at.shift(by_ns);
+                    }
                     for flow in &mut operation.flows {
-                        shift(&mut flow.begun_at);
-                        shift(&mut flow.moved_at);
+                        flow.begun_at.shift(by_ns);
+                        flow.moved_at.shift(by_ns);
                     }
                 }
             }

@@ -15,4 +15,9 @@ impl RankNs {
     pub fn seconds_since(self, earlier: Self) -> f64 {
         self.0.saturating_sub(earlier.0) as f64 * 1e-9
     }
+
+    /// Puts it on another clock.
+    pub(crate) fn shift(&mut self, by_ns: i64) {
+        self.0 = self.0.saturating_add_signed(by_ns);
+    }
 }

@@ -119,17 +119,23 @@ impl DeviceUsage {
 
     /// Whether a host may have told this.
     pub fn is_sound(&self) -> bool {
-        // Far above any device and any run.
-        let is_sound = |mean: &Mean| {
-            [mean.value, mean.over_s]
-                .iter()
-                .all(|x| (0.0..1e15).contains(x))
+        let card = match &self.device {
+            Device::Card(name) => Some(name),
+            Device::Gpu(_) => None,
         };
-        let is_short = |name: &String| name.len() <= MAX_NAME;
-        self.gauges.values().all(is_sound)
+        let mut names = self.errors.keys().chain(card);
+        self.gauges.values().all(Mean::is_sound)
             && self.errors.len() <= MAX_ERRORS
-            && self.errors.keys().all(is_short)
-            && !matches!(&self.device, Device::Card(name) if !is_short(name))
+            && names.all(|name| name.len() <= MAX_NAME)
+    }
+}
+
+impl Mean {
+    fn is_sound(&self) -> bool {
+        // Far above any device and any run.
+        [self.value, self.over_s]
+            .iter()
+            .all(|number| (0.0..1e15).contains(number))
     }
 }
 

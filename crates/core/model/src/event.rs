@@ -401,16 +401,6 @@ impl Event {
     /// or stands for something that this build does not know.
     pub fn decode(kind: MarkKind, code: u16, numbers: [u64; 5]) -> Option<Self> {
         let [first, second, third, fourth, fifth] = numbers;
-        let small = |number: u64| u32::try_from(number).ok();
-        let place = || {
-            Some(BlockPlace {
-                pass: Pass::from_number(code)?,
-                stage: small(first)?,
-                microbatch: small(second)?,
-                stages: small(third)?,
-                first_rank: small(fourth)?,
-            })
-        };
         Some(match Self::from(kind) {
             Self::StageBegin { .. } => Self::StageBegin { name: code },
             Self::StageEnd { .. } => Self::StageEnd { name: code },
@@ -428,8 +418,8 @@ impl Event {
                 bytes: fourth.checked_sub(1),
                 element_bytes: fifth,
             }),
-            Self::BlockBegin(_) => Self::BlockBegin(place()?),
-            Self::BlockEnd(_) => Self::BlockEnd(place()?),
+            Self::BlockBegin(_) => Self::BlockBegin(BlockPlace::decode(code, numbers)?),
+            Self::BlockEnd(_) => Self::BlockEnd(BlockPlace::decode(code, numbers)?),
             Self::InitBegin { .. } => Self::InitBegin {
                 group: small(first)?,
                 number: second,
@@ -446,6 +436,22 @@ impl Event {
                 place: fifth,
             }),
             bare => bare,
+        })
+    }
+}
+
+fn small(number: u64) -> Option<u32> {
+    u32::try_from(number).ok()
+}
+
+impl BlockPlace {
+    fn decode(pass: u16, [stage, microbatch, stages, first_rank, _]: [u64; 5]) -> Option<Self> {
+        Some(Self {
+            pass: Pass::from_number(pass)?,
+            stage: small(stage)?,
+            microbatch: small(microbatch)?,
+            stages: small(stages)?,
+            first_rank: small(first_rank)?,
         })
     }
 }

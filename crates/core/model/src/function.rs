@@ -128,8 +128,13 @@ impl Dictionary {
 
     /// The same, with their ids.
     pub fn stack_with_ids(&self, id: FunctionId) -> impl Iterator<Item = (FunctionId, &Function)> {
-        let of = |id: FunctionId| Some((id, self.functions.get(&id)?));
-        std::iter::successors(of(id), move |(_, function)| of(function.caller?))
+        std::iter::successors(self.with_id(id), move |(_, function)| {
+            self.with_id(function.caller?)
+        })
+    }
+
+    fn with_id(&self, id: FunctionId) -> Option<(FunctionId, &Function)> {
+        Some((id, self.functions.get(&id)?))
     }
 
     /// Adds what another worker knows.
@@ -207,8 +212,9 @@ fn id_of(class: FunctionClass, name: &str, caller: Option<FunctionId>) -> Functi
         .into_iter()
         .chain(caller.to_le_bytes())
         .chain(name.bytes());
-    let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    FunctionId(bytes.fold(0xcbf2_9ce4_8422_2325, mix))
+    FunctionId(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    }))
 }
 
 #[cfg(test)]

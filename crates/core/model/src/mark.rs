@@ -222,12 +222,13 @@ impl CollectiveOp {
     /// Finds an operation by PyTorch's name for it, in any case and with or without
     /// underscores (`ALLREDUCE`, `all_reduce`, `_allgather_base`).
     pub fn from_name(name: &str) -> Self {
-        let bare = |text: &str| text.replace('_', "").to_ascii_uppercase();
-        let wanted = bare(name);
-        if wanted == bare(Self::INIT_NAME) {
+        let wanted = bare_name(name);
+        if wanted == bare_name(Self::INIT_NAME) {
             return Self::INIT;
         }
-        let found = Self::NAMES.iter().position(|known| bare(known) == wanted);
+        let found = Self::NAMES
+            .iter()
+            .position(|known| bare_name(known) == wanted);
         found
             .and_then(|at| u16::try_from(at).ok())
             .map_or(Self::UNKNOWN, Self)
@@ -315,6 +316,10 @@ impl Mark {
             event: Event::decode(kind, code, numbers)?,
         })
     }
+}
+
+fn bare_name(text: &str) -> String {
+    text.replace('_', "").to_ascii_uppercase()
 }
 
 #[cfg(test)]

@@ -67,6 +67,15 @@ impl Run {
         self.first + self.stride * (self.count - 1)
     }
 
+    fn ranks(self) -> impl Iterator<Item = u32> {
+        (0..self.count).map(move |nth| self.first + nth * self.stride)
+    }
+
+    fn contains(self, rank: u32) -> bool {
+        (self.first..=self.last()).contains(&rank)
+            && (rank - self.first).is_multiple_of(self.stride)
+    }
+
     /// Two ranks that are far apart are no run.
     fn is_pair(self) -> bool {
         self.count == 2 && self.stride > 1
@@ -76,15 +85,7 @@ impl Run {
 impl Ranks {
     /// Each of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let each = |run: &Run| {
-            let Run {
-                first,
-                count,
-                stride,
-            } = *run;
-            (0..count).map(move |nth| first + nth * stride)
-        };
-        self.runs.iter().flat_map(each)
+        self.runs.iter().copied().flat_map(Run::ranks)
     }
 
     /// How many.
@@ -99,11 +100,7 @@ impl Ranks {
 
     /// Whether a rank is one of them.
     pub fn contains(&self, rank: u32) -> bool {
-        let is_in = |run: &Run| {
-            (run.first..=run.last()).contains(&rank)
-                && (rank - run.first).is_multiple_of(run.stride)
-        };
-        self.runs.iter().any(is_in)
+        self.runs.iter().any(|run| run.contains(rank))
     }
 
     /// These and others.
@@ -192,23 +189,37 @@ impl FromStr for Ranks {
     type Err = NoRanks;
 
     fn from_str(text: &str) -> Result<Self, NoRanks> {
-        let number = |text: &str| text.parse::<u32>().or(Err(NoRanks));
-        let run = |part: &str| {
-            let (range, stride) = part.split_once(':').unwrap_or((part, "1"));
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            Run::new(number(first)?, number(last)?, number(stride)?)
-        };
-        Self::of_runs(text.split(',').filter(|part| !part.is_empty()).map(run))
+        let parts = text.split(',').filter(|part| !part.is_empty());
+        Self::of_runs(parts.map(str::parse))
     }
+}
+
+impl FromStr for Run {
+    type Err = NoRanks;
+
+    fn from_str(text: &str) -> Result<Self, NoRanks> {
+        let (range, stride) = text.split_once(':').unwrap_or((text, "1"));
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Self::new(number(first)?, number(last)?, number(stride)?)
+    }
+}
+
+fn number(text: &str) -> Result<u32, NoRanks> {
+    text.parse().or(Err(NoRanks))
 }
 
 impl From<Ranks> for Vec<Vec<u32>> {
     fn from(ranks: Ranks) -> Self {
-        let of_run = |run: Run| match run.stride {
+        ranks.runs.into_iter().map(Vec::from).collect()
+    }
+}
+
+impl From<Run> for Vec<u32> {
+    fn from(run: Run) -> Self {
+        match run.stride {
             1 => vec![run.first, run.last()],
             stride => vec![run.first, run.last(), stride],
-        };
-        ranks.runs.into_iter().map(of_run).collect()
+        }
     }
 }
 

@@ -28,16 +28,18 @@ impl CoreUsage {
             return Self::default();
         }
         let part = other.lasted_s / lasted_s;
-        let mix = |one: f64, other: f64| one + (other - one) * part;
         let apart = other.cores - self.cores;
-        let variance = mix(self.cores_deviation.powi(2), other.cores_deviation.powi(2))
-            + apart * apart * part * (1.0 - part);
+        let variance = between(
+            self.cores_deviation.powi(2),
+            other.cores_deviation.powi(2),
+            part,
+        ) + apart * apart * part * (1.0 - part);
         Self {
             lasted_s,
-            cores: mix(self.cores, other.cores),
+            cores: between(self.cores, other.cores, part),
             cores_deviation: variance.sqrt(),
-            without_core_share: mix(self.without_core_share, other.without_core_share),
-            throttled_share: mix(self.throttled_share, other.throttled_share),
+            without_core_share: between(self.without_core_share, other.without_core_share, part),
+            throttled_share: between(self.throttled_share, other.throttled_share, part),
         }
     }
 
@@ -50,6 +52,10 @@ impl CoreUsage {
             && share.contains(&self.without_core_share)
             && share.contains(&self.throttled_share)
     }
+}
+
+fn between(one: f64, other: f64, part: f64) -> f64 {
+    one + (other - one) * part
 }
 
 #[cfg(test)]

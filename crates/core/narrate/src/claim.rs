@@ -119,7 +119,7 @@ fn late_ranks(late: &LateRanks) -> String {
         percent(late.cost_share),
         since(late.steps)
     );
-    let are_late = || format!("{} late in {stage}", are(ranks, &who(ranks)));
+    let are_late = format!("{} late in {stage}", are(ranks, &who(ranks)));
     let mut text = match (late.pace, late.side) {
         (Pace::Steady, Some(side)) => {
             format!("{} a step, {cost}", on_device(late, side))
@@ -129,19 +129,13 @@ fn late_ranks(late: &LateRanks) -> String {
             who(ranks)
         ),
         (Pace::Every { steps }, _) => {
-            format!(
-                "{} every {steps} steps{place}: {lateness} each time, {cost}",
-                are_late()
-            )
+            format!("{are_late} every {steps} steps{place}: {lateness} each time, {cost}")
         }
         (Pace::Steady, None) => {
-            format!("{}{place}: {lateness} a step, {cost}", are_late())
+            format!("{are_late}{place}: {lateness} a step, {cost}")
         }
         (Pace::Sporadic | Pace::Rotating, _) => {
-            format!(
-                "{} now and then{place}: {lateness} each time, {cost}",
-                are_late()
-            )
+            format!("{are_late} now and then{place}: {lateness} each time, {cost}")
         }
     };
     if !late.other_stages.is_empty() {

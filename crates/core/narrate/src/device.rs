@@ -28,12 +28,9 @@ pub(crate) fn unlike(users: &[u32], device: &Device, unlike: &Unlike) -> Worded 
         }
         Unlike::LinkSpeed(speed) => {
             let (own, usual) = both(*speed);
-            let gigabits = |bytes_per_s: f64| bytes_per_s * 8e-9;
-            let text = format!(
-                "{name} is linked at {:.0} Gbit/s, its peers' at {:.0}",
-                gigabits(own),
-                gigabits(usual)
-            );
+            let [own_gbit, usual_gbit] = [own, usual].map(|bytes_per_s| bytes_per_s * 8e-9);
+            let text =
+                format!("{name} is linked at {own_gbit:.0} Gbit/s, its peers' at {usual_gbit:.0}");
             let values = [("link_bytes_per_s", own), ("peers_link_bytes_per_s", usual)];
             Worded::new("link_speed", text, &values)
         }

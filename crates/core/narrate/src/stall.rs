@@ -287,12 +287,11 @@ pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
             collective(wait)
         )
     } else {
-        let is_other = |rank: &u32| wait.desyncs.iter().any(|it| it.rank == *rank);
         let entered: Vec<u32> = wait
             .entered
             .iter()
             .copied()
-            .filter(|rank| !is_other(rank))
+            .filter(|rank| wait.desyncs.iter().all(|desync| desync.rank != *rank))
             .collect();
         format!("{} entered {}", who(&entered), collective(wait))
     };

@@ -166,9 +166,12 @@ impl Aligner {
     /// until they say otherwise.
     pub fn expect_host(&mut self, rank: u32, host_ranks: Range<u32>, role: Option<String>) {
         let room = MAX_NEIGHBOURS.saturating_sub(self.ranks());
-        let is_new = |peer: &u32| *peer != rank && !self.expects(*peer);
-        let peers = host_ranks.take(MAX_NEIGHBOURS).filter(is_new).take(room);
-        for peer in peers.collect::<Vec<_>>() {
+        let peers: Vec<u32> = host_ranks
+            .take(MAX_NEIGHBOURS)
+            .filter(|peer| *peer != rank && !self.expects(*peer))
+            .take(room)
+            .collect();
+        for peer in peers {
             self.expect(peer, role.clone());
         }
         self.expect(rank, role);

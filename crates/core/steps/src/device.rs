@@ -68,6 +68,12 @@ impl DevicePoint {
     fn offset_ns(&self) -> i128 {
         i128::from(self.host.0) - i128::from(self.device.0)
     }
+
+    /// How far the host was ahead here, if the clocks are apart by at least and at most as much.
+    fn run_ahead(&self, offset_ns: [i128; 2]) -> RunAhead {
+        let [least_s, most_s] = offset_ns.map(|ns| (ns - self.offset_ns()) as f64 * 1e-9);
+        RunAhead { least_s, most_s }
+    }
 }
 
 /// How far the host was ahead of its device at a mark, in seconds.
@@ -237,18 +243,19 @@ impl SampledRun {
             return RunTimes::default();
         };
         let most_ns = self.seen_ns.unwrap_or(least_ns).max(least_ns);
-        let run_ahead = |point: &DevicePoint| RunAhead {
-            least_s: (least_ns - point.offset_ns()) as f64 * 1e-9,
-            most_s: (most_ns - point.offset_ns()) as f64 * 1e-9,
-        };
+        let offset_ns = [least_ns, most_ns];
         let mut segmenters: [Segmenter; CLOCKS] = Default::default();
         let (mut steps, mut blocks) = (Vec::new(), Vec::new());
         let mut before: Option<&DevicePoint> = None;
         let mut furthest = RunAhead::default();
-        let mut begins_ahead = self.points.first().map(run_ahead).unwrap_or_default();
+        let mut begins_ahead = self
+            .points
+            .first()
+            .map(|point| point.run_ahead(offset_ns))
+            .unwrap_or_default();
         let mut reads = Reads::default();
         for point in &self.points {
-            let ahead = run_ahead(point);
+            let ahead = point.run_ahead(offset_ns);
             if let Some(from) = before {
                 let device_s = point.device.seconds_since(from.device);
                 let host_s = point.host.seconds_since(from.host);
