@@ -39,6 +39,7 @@ pub fn disagreements(finding: &Finding) -> Vec<Disagreement> {
             .collect();
         said.sort();
         let (trust, first, _) = said.first()?.clone();
+        // A method that says two things saw two things: only several contradict each other.
         if said.iter().all(|(_, method, _)| *method == first) {
             return None;
         }
@@ -57,6 +58,7 @@ pub fn disagreements(finding: &Finding) -> Vec<Disagreement> {
 fn ranks(finding: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
     let method = fact.what.method();
     let trust = match method {
+        // They are asked about ranks that others name, so they do not say which it is.
         Method::Stack | Method::Host => return None,
         Method::Collective if fact.what.is_of_arrival() => Trust::LastToArrive,
         Method::Collective => Trust::Counters,
@@ -86,6 +88,7 @@ fn stage(finding: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
         _ => return None,
     };
     let of_finding = finding.subject.stage.as_ref();
+    // The stage of a finding is named by the accounting; a function has that of its callers.
     let of_finding = of_finding.filter(|_| method == Method::Frontier);
     let named = fact.stage.as_ref().or(of_finding)?;
     // Of another rank it is another question.
@@ -95,6 +98,7 @@ fn stage(finding: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
 }
 
 fn cause(_: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
+    // A fact with ranks of its own is about others than those of the finding.
     let cause = fact.what.cause().filter(|_| fact.ranks.is_empty())?;
     let trust = match (cause, fact.what.method()) {
         (Cause::Cores, _) => Trust::LackOfCores,

@@ -14,11 +14,14 @@ pub fn fuse(
     rules: &[FusionRule],
     witnesses: &dyn Witnesses,
 ) -> Vec<Finding> {
+    // From here on the order in which they came has no say (FU-P1).
     findings.sort_by_key(|finding| (finding.origin, finding.number));
     for rule in rules {
         match &rule.apply {
             Apply::Merge(merge) => merge_all(&mut findings, merge, witnesses),
             Apply::Drop(is_nothing) => {
+                // All are judged by what was there before any of them was dropped: else the first
+                // to go would change what is said of the next.
                 let before = findings.clone();
                 findings
                     .retain(|finding| finding.is_fused || !is_nothing(finding, &before, witnesses));
@@ -31,11 +34,14 @@ pub fn fuse(
         }
     }
     for finding in &mut findings {
+        // What was put together once is not judged again (FU-P2).
         finding.is_fused = true;
+        // Who was named by one of the findings may have waited in another (FU-P4).
         finding.victims = finding.victims.without(&finding.subject.ranks);
         finding.disagreements = disagreements(finding);
     }
     findings.sort_by_key(|finding| {
+        // Whoever reads one line must read that the job stands still.
         let is_halt = matches!(finding.origin, Origin::Death | Origin::Hang);
         (!is_halt, finding.origin, finding.number)
     });
@@ -44,10 +50,13 @@ pub fn fuse(
 
 /// Judges each finding in turn by one rule.
 fn merge_all(findings: &mut Vec<Finding>, merge: &Merge, witnesses: &dyn Witnesses) {
+    // Most rules have nothing to judge, and a copy of all findings is what a rule costs.
     if !findings.iter().any(|it| merge.judges(it, witnesses)) {
         return;
     }
+    // The rule sees all findings as they were, also those it has taken in meanwhile (FU-P1).
     let before = findings.clone();
+    // Who is taken in leaves a gap, so the places of the others stay.
     let mut slots: Vec<Option<Finding>> = findings.drain(..).map(Some).collect();
     for at in 0..slots.len() {
         let Some(new) = slots[at]

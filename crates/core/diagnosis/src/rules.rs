@@ -84,6 +84,7 @@ pub const RULES: [FusionRule; 17] = [
         apply: Apply::Merge(Merge {
             of: |new, _| new.origin == Origin::PassedStall,
             same: |known, stall, _, _| {
+                // Of two stalls that fit each other the first stays, whichever is judged first.
                 is_before(known, stall)
                     && meets(known, stall.first_step)
                     && (known.subject.ranks.is_empty() || share_ranks(known, stall))
@@ -225,6 +226,7 @@ pub const RULES: [FusionRule; 17] = [
             },
             keeps: Kept::Known,
             takes_all: false,
+            // The death has the wait of the hang already: its facts would say it again.
             give: |_, _, _| {},
         }),
     },
@@ -339,6 +341,7 @@ fn is_before(one: &Finding, other: &Finding) -> bool {
 
 /// Whether two findings have steps in common, or steps beside one another.
 fn meet(one: &Finding, other: &Finding) -> bool {
+    // Neighbours count: a row of the accounting may begin in the step before the one it is of.
     one.first_step <= other.last_step.saturating_add(1)
         && other.first_step <= one.last_step.saturating_add(1)
 }
@@ -367,6 +370,7 @@ fn explains(why: &Finding, slower: &Finding) -> bool {
 }
 
 fn cost_per_step_s(finding: &Finding) -> f64 {
+    // By step and not in all: what cost as much before is no reason why a job became slower.
     let steps = finding.last_step.saturating_sub(finding.first_step);
     finding.cost.exposed_s / steps.saturating_add(1) as f64
 }
@@ -391,6 +395,7 @@ fn is_in_profile(finding: &Finding, witnesses: &dyn Witnesses) -> bool {
 /// Little of what all ranks do explains what it is large enough for, and is nothing alone.
 fn is_little(fault: &FunctionFault, witnesses: &dyn Witnesses) -> bool {
     fault.ranks.is_empty()
+        // What somebody expected otherwise is said, however little it is.
         && fault.unexpected.is_empty()
         && fault.excess_share < witnesses.common_share_min()
 }
@@ -400,6 +405,7 @@ fn may_be_of_function(known: &Finding, function: &Finding, witnesses: &dyn Witne
         return false;
     };
     known.origin < Origin::Profile
+        // Functions come costliest first: the first that fits stays.
         && known.subject.function.is_none()
         && is_in_profile(known, witnesses)
         && (explains(function, known)
@@ -407,6 +413,7 @@ fn may_be_of_function(known: &Finding, function: &Finding, witnesses: &dyn Witne
 }
 
 fn take_function(known: &mut Finding, function: Finding, _: &dyn Witnesses) {
+    // The link that all wait for is of other ranks than the finding.
     let are_others = known.subject.ranks != function.subject.ranks;
     let ranks = if are_others {
         function.subject.ranks
@@ -422,6 +429,7 @@ fn take_function(known: &mut Finding, function: Finding, _: &dyn Witnesses) {
     });
     known.facts.extend(facts.collect::<Vec<_>>());
     known.subject.function = function.subject.function;
+    // A function is nearer to the cause than a stage, so its advice replaces that of the stage.
     known.actions = function.actions;
 }
 
@@ -456,6 +464,7 @@ fn ask_hosts(finding: &mut Finding, witnesses: &dyn Witnesses) {
     if finding.origin > Origin::Profile && finding.origin != Origin::Blocks {
         return;
     }
+    // Before hosts are asked: what they say now is not what a profile saw.
     let is_seen = finding.is_seen_by(Method::Host);
     let (found, actions): (Vec<_>, Vec<_>) = witnesses.hosts(finding, is_seen).into_iter().unzip();
     let has_cores = found.iter().any(|what| what.cause() == Some(Cause::Cores));
@@ -536,6 +545,7 @@ fn is_waited_for(cause: &Finding, wait: &Finding, witnesses: &dyn Witnesses) -> 
     };
     let is_own = match judged(cause, witnesses) {
         Some((own, _)) => own >= OWN_SHARE,
+        // Where its own blocks were not measured, blocks that held steps up speak for it.
         None => cause.is_seen_by(Method::Schedule),
     };
     is_own && ranks.iter().all(|rank| blocks.pipeline.contains(rank))
@@ -545,6 +555,7 @@ fn take_wait(cause: &mut Finding, wait: Finding, witnesses: &dyn Witnesses) {
     let ranks = &wait.subject.ranks;
     let waited = ranks.iter().copied().collect();
     let blocks = judged(&wait, witnesses).map(|(_, blocks)| blocks.fact);
+    // Those whom the wait held up may be ranks of the cause (FU-P4).
     cause.victims = cause
         .victims
         .and(&wait.victims)
@@ -562,6 +573,7 @@ fn take_wait(cause: &mut Finding, wait: Finding, witnesses: &dyn Witnesses) {
     });
     let own = judged(cause, witnesses).map(|(_, blocks)| blocks.fact);
     cause.facts.extend(facts);
+    // Several waits may have one cause: what its own blocks took is said once (FU-P5).
     if let Some(own) = own.filter(|own| !cause.facts.contains(own)) {
         cause.facts.push(own);
     }
@@ -572,11 +584,13 @@ fn take_slower(flows: &mut Finding, slower: Finding, _: &dyn Witnesses) {
     flows.severity = flows.severity.max(slower.severity);
     flows.last_step = flows.last_step.max(slower.last_step);
     let cost_s = slower.cost.exposed_s;
+    // Both cost the same seconds: their sum would be more than was lost (FU-P3).
     flows.cost = flows.cost.max(slower.cost);
     flows.subject.stage = flows.subject.stage.take().or(slower.subject.stage);
     flows.subject.function = flows.subject.function.take().or(slower.subject.function);
     let claim = Box::new(slower.claim);
     flows.facts.extend(slower.facts.into_iter().map(|fact| {
+        // Only the account is explained by it; what hosts or functions say stands for itself.
         if fact.what.account().is_none() {
             return fact;
         }
@@ -607,6 +621,7 @@ fn ask_links(finding: &mut Finding, witnesses: &dyn Witnesses) {
     during.retain(|link| {
         finding.went_on_in(link.step, link.step) && (of_all || link.is_at_end_of(&finding.subject))
     });
+    // The link that has least left of its bandwidth is the one to look at.
     during.sort_by(|one, other| one.left_share.total_cmp(&other.left_share));
     let Some(SlowLink {
         ends: (from, to), ..
