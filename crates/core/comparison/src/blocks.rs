@@ -82,6 +82,8 @@ impl Run {
             }
             let mut block = StepBlock::new(window.steps, verdict.stages.len());
             for (sum, share) in block.stage_s.iter_mut().zip(&window.shares) {
+                // A window has shares of a mean step; blocks are joined by adding, so they need
+                // seconds.
                 *sum = share * window.step_s * window.steps as f64;
             }
             samples.entry(window.first_step).or_default().absorb(&block);
@@ -89,6 +91,8 @@ impl Run {
         let samples: Vec<StepBlock> = samples.into_values().collect();
         Self {
             verdict,
+            // A verdict has no lags by rank and step. No rank is compared, rather than all as
+            // unchanged.
             ranks: Vec::new(),
             blocks: divide(&samples),
         }
@@ -107,6 +111,7 @@ impl Run {
             .iter()
             .position(|known| known.name == stage);
         self.each(|block| {
+            // A stage that only the other run has takes no time in this one.
             at.and_then(|at| block.stage_s.get(at))
                 .copied()
                 .unwrap_or(0.0)
@@ -132,6 +137,7 @@ impl Run {
     fn each(&self, sum: impl Fn(&StepBlock) -> f64) -> Vec<f64> {
         self.blocks
             .iter()
+            // By step: blocks of one run need not hold as many of them.
             .map(|block| sum(block) / block.steps as f64)
             .collect()
     }
@@ -149,6 +155,7 @@ impl StepBlock {
     fn absorb(&mut self, other: &Self) {
         self.steps += other.steps;
         add(&mut self.stage_s, &other.stage_s);
+        // The block that `divide` begins with is empty and knows of no stages.
         let stages = self.lag_s.len().max(other.lag_s.len());
         self.lag_s.resize(stages, Vec::new());
         for (sums, lags) in self.lag_s.iter_mut().zip(&other.lag_s) {
@@ -168,9 +175,12 @@ fn add(sums: &mut Vec<f64>, values: &[f64]) {
 fn divide(samples: &[StepBlock]) -> Vec<StepBlock> {
     let steps: u64 = samples.iter().map(|sample| sample.steps).sum();
     let count = usize::try_from(steps / BLOCK_STEPS).unwrap_or(MAX_BLOCKS);
+    // No block may be empty: what it takes is divided by its steps.
     let count = count.clamp(MIN_BLOCKS, MAX_BLOCKS).min(samples.len());
     let mut blocks = vec![StepBlock::default(); count];
     for (at, sample) in samples.iter().enumerate() {
+        // A sample is never torn, and those of a block are neighbours in time: what makes them
+        // alike is corrected for.
         blocks[at * count / samples.len()].absorb(sample);
     }
     blocks

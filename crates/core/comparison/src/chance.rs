@@ -30,9 +30,11 @@ pub(crate) fn chance_above(a: &[f64], b: &[f64]) -> f64 {
     let middle = f64::midpoint(count, 1.0);
     let (of_a, of_b) = ranks.split_at(a.len());
     let above: f64 = of_b.iter().map(|rank| rank - middle).sum();
+    // Of the ranks as they are: with ties they spread less, and need no further correction.
     let spread: f64 = ranks.iter().map(|rank| (rank - middle).powi(2)).sum();
     let (a, b) = (a.len() as f64, b.len() as f64);
     let variance = a * b / (count * (count - 1.0)) * spread;
+    // All values are equal: none lies above another.
     if variance <= 0.0 {
         return 1.0;
     }
@@ -46,6 +48,7 @@ pub(crate) fn chance_above(a: &[f64], b: &[f64]) -> f64 {
 fn likeness(samples: &[&[f64]]) -> f64 {
     let (mut together, mut alone, mut count) = (0.0, 0.0, 0.0);
     for sample in samples {
+        // About the mean of each sample: that the two differ does not make neighbours alike.
         let mean = sample.iter().sum::<f64>() / sample.len() as f64;
         let apart: Vec<f64> = sample.iter().map(|value| value - mean).collect();
         together += apart.windows(2).map(|pair| pair[0] * pair[1]).sum::<f64>();
@@ -53,6 +56,8 @@ fn likeness(samples: &[&[f64]]) -> f64 {
         count += sample.len() as f64 / samples.len() as f64;
     }
     let r = if alone > 0.0 { together / alone } else { 0.0 };
+    // In a short sample `r` comes out too small by about this (Marriott and Pope). Below zero it
+    // would make a difference look surer than independent values do.
     (r + (1.0 + 3.0 * r) / count).clamp(0.0, MOST_ALIKE)
 }
 

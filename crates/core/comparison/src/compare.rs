@@ -163,6 +163,7 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
         a: Compared::of(a),
         b: Compared::of(b),
         outcome: Outcome::Undecided,
+        // Worse, however fast the steps before the hang were.
         regression: hangs,
         step: None,
         stages: Vec::new(),
@@ -186,6 +187,7 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
         .incidents
         .iter()
         .any(|incident| incident.is_new && incident.severity > Severity::Info);
+    // What looks slower is not sure alone, but with an incident that A has not.
     comparison.regression |= step.outcome == Outcome::Slower || looks_slower && is_held_back;
     comparison.step = Some(step);
 
@@ -197,6 +199,7 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
     }
     let ranks: BTreeSet<u32> = a.ranks.iter().chain(&b.ranks).copied().collect();
     let part = least.of(ranks.len());
+    // Only of stages that changed: each further comparison is a chance to be wrong.
     for changed in comparison
         .stages
         .iter()
@@ -247,6 +250,7 @@ impl Least {
     fn of(self, count: usize) -> Self {
         Self {
             share: self.share * PART,
+            // Of many parts one looks changed by chance alone (Bonferroni).
             chance: CHANCE / count.max(1) as f64,
             ..self
         }
@@ -360,12 +364,14 @@ fn functions(a: &Run, b: &Run, step: Change, least_s: f64) -> Vec<FunctionChange
             .iter()
             .find(|other| (&other.name, &other.callers) == (&function.name, &function.callers));
         let Some(same) = same else { continue };
+        // Verdicts are read from files, which may say anything.
         if [same, function]
             .iter()
             .any(|one| !(0.0..=1.0).contains(&one.beta))
         {
             continue;
         }
+        // A profile has shares only: a function that takes as long is more of a shorter step.
         let (a_s, b_s) = (same.beta * step.a_s, function.beta * step.b_s);
         if (b_s - a_s).abs() > least_s {
             changes.push(FunctionChange {
@@ -392,6 +398,7 @@ fn notes(a: &Run, b: &Run) -> Vec<ComparisonNote> {
             ranks: [in_a.ranks, in_b.ranks],
         });
     }
+    // Another cut charges the same time to other stages.
     if in_a.cut != in_b.cut {
         let cuts = [in_a.cut.clone(), in_b.cut.clone()];
         notes.push(ComparisonNote::OtherCut { cuts });
