@@ -143,11 +143,13 @@ impl Arrivals {
             .collect();
         // Costliest first: who is late because of another must not become a finding before it.
         found.sort_by(|(a, _), (b, _)| b.cost_s.total_cmp(&a.cost_s));
+        // Before they are compared with one another, which takes the square of their number.
         found.truncate(MAX_FINDINGS);
         let mut kept: Vec<(LateArrivals, Places)> = Vec::new();
         for (late, places) in found {
             if let Some((other, _)) = kept
                 .iter_mut()
+                // Late in mostly the same operations is late for one reason: a host, a group.
                 .find(|(other, at)| other.ranks.len() < MAX_FINDINGS && overlap(at, &places))
             {
                 other.ranks.extend(&late.ranks);
@@ -219,6 +221,7 @@ impl Arrivals {
         let mut classes: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for (_, operation) in &operations {
             let class = classes.entry(operation.class()).or_default();
+            // The last to arrive waits for nobody: its time is what the operation takes.
             class.push(operation.shortest_s());
         }
         let usual_s: BTreeMap<u32, f64> = classes
@@ -256,6 +259,7 @@ impl Arrivals {
             seen.busy_s.push(seconds(busy[middle].0));
             for (busy_ns, rank) in &busy[..middle] {
                 let lateness_s = others_s - seconds(*busy_ns);
+                // They stand by how long they were in it: all further ones are less late.
                 if lateness_s <= bar_s {
                     break;
                 }
@@ -287,6 +291,7 @@ impl Arrivals {
             };
             let cost_s: f64 = strikes.struck.iter().map(|(.., lateness)| lateness).sum();
             let count = strikes.struck.len();
+            // Since its first strike: else what begins late in a run would cost little of it.
             time_s += sequence.busy_s[first_at..].iter().sum::<f64>();
             struck.extend(strikes.struck.iter().map(|(_, number, _)| (at, *number)));
             open |= strikes.goes_on(sequence.busy_s.len());
@@ -353,6 +358,7 @@ impl Strikes {
     /// Keeps what is constant: at least 3 of 5 in a row, or all of fewer.
     fn keep_constant(&mut self, length: usize) -> bool {
         if length < LAST_OPS {
+            // Too few for three of five: all of them must be struck.
             return self.struck.len() == length;
         }
         let mut constant = vec![false; self.struck.len()];
@@ -396,6 +402,7 @@ fn is_victim(late: &LateArrivals, culprit: &LateArrivals, seen: &[TimedSequence]
     for sequence in seen {
         if sequence.has_late(&late.ranks) && culprit.ranks.iter().any(|rank| sequence.waits(*rank))
         {
+            // Where the culprit waits for it, it is late by itself.
             return false;
         }
         waits |= sequence.has_late(&culprit.ranks)

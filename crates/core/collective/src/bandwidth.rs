@@ -55,6 +55,7 @@ impl Arrivals {
         let mut healthy: Vec<f64> = Vec::new();
         let (mut slow, mut usual) = (Vec::new(), Vec::new());
         let (mut cost_s, mut time_s, mut first, mut open) = (0.0, 0.0, None, false);
+        // A rest of fewer operations scatters more than a window and is left out.
         for window in class.chunks_exact(WINDOW_OPS) {
             let speeds = window
                 .iter()
@@ -75,6 +76,8 @@ impl Arrivals {
             } else {
                 healthy.push(now);
             }
+            // The cost is a share of the time since it became slow, however late in the run that
+            // was.
             if first.is_some() {
                 time_s += window.iter().map(|(_, op)| op.shortest_s()).sum::<f64>();
             }

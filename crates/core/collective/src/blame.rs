@@ -66,6 +66,7 @@ impl Communication {
         let key = (
             operation.communicator,
             op,
+            // Waits are numbered from 1: 0 is no collective.
             operation.sequence.saturating_add(1),
         );
         self.blame.suspects.entry(rank).or_default().insert(key);
@@ -89,6 +90,7 @@ impl Communication {
         self.blame
             .cost_s
             .values()
+            // Ranks wait at the same time: their sum would count a second for each of them.
             .map(|ranks| median(ranks.values().copied().collect()))
             .fold(0.0, f64::max)
     }
@@ -202,6 +204,8 @@ impl Communication {
             waited_s.retain(|(cause, ..), _| is_inside(*cause));
             inside_s
         } else {
+            // Little is lost inside: then who enters late is to blame, for a share of all that was
+            // lost.
             waited_s.retain(|(cause, ..), _| *cause == HoldUp::NotEntered);
             all_s
         };
@@ -314,6 +318,7 @@ impl Cover {
             }
             let Some((rank, most_s)) = of_rank
                 .iter()
+                // Of equals the lowest, so that the same looks name the same rank.
                 .max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)))
             else {
                 return cover;

@@ -111,6 +111,7 @@ impl Communication {
             .collect();
         if !self.looked.insert(rank) {
             // All ranks that are looked at have been: that was one moment.
+            // How long it was, one rank says: clocks of different hosts are never compared (MY-P3).
             let before = self.ranks.get(&rank).map_or(at, |look| look.at);
             self.charge(at.seconds_since(before));
             self.looked = [rank].into();
@@ -182,6 +183,7 @@ impl Communication {
     /// How long a rank has done nothing in any of its communicators.
     pub(crate) fn rank_still_s(&self, rank: u32) -> f64 {
         let look = self.ranks.get(&rank).filter(|look| !look.gone);
+        // Who has ended will not move again.
         look.map_or(f64::INFINITY, |look| look.at.seconds_since(look.moved_at))
     }
 
@@ -231,6 +233,7 @@ impl Communication {
         };
         Some(MeetingPlace {
             lane,
+            // A send and its receive meet: both ends must name it alike.
             op: CollectiveOp::SEND,
         })
     }

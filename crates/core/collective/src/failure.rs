@@ -88,6 +88,7 @@ impl Communication {
             waits: failure.waits.clone(),
             waiting: waiting.into_iter().collect(),
             last_kinds: BTreeMap::new(),
+            // Live tables know of no steps.
             step: 0,
             since: RankNs(now.0.saturating_sub((failure.still_s * 1e9) as u64)),
             failure: Some(failure),
@@ -148,6 +149,8 @@ impl Communication {
                         .any(|it| it.op == meeting.op && it.number == number)
                 })
                 .flat_map(|(_, operation)| &operation.flows)
+                // Both ends count a transfer; only the sender knows what the network has not
+                // brought back.
                 .filter(|flow| flow.direction == Direction::Send)
                 .map(|flow| Counted::of_flow(flow, look.at).in_flight())
                 .sum::<u64>();
@@ -179,6 +182,7 @@ fn shared_end(roots: &[Root]) -> Option<u32> {
     }
     match ends[..] {
         [rank] => Some(rank),
+        // No rank is an end of all, or two are: of a single link nothing says which end it is.
         _ => None,
     }
 }

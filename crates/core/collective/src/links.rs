@@ -44,6 +44,7 @@ pub fn slow_links(mut returned: BTreeMap<ConnectionEnds, Vec<Returned>>) -> Vec<
         found.extend(slower(ends, of_link));
         found.extend(of_link.windows(2).filter_map(|pair| {
             let span_ns = (pair[0].at_ns, pair[1].at_ns);
+            // Between two operations a connection may well have nothing to do.
             let same = pair[0].operation == pair[1].operation;
             stalled(ends, &pair[0], span_ns, false).filter(|_| same)
         }));
@@ -109,6 +110,7 @@ fn slower(ends: &ConnectionEnds, of_link: &[Returned]) -> Vec<SlowConnection> {
         .flat_map(|of_operation| of_operation.iter().step_by(WINDOW as usize))
     {
         connection.read_window(RankNs(window.at_ns), window.in_flight, window.bytes_per_s);
+        // Whatever rounding has taken is granted: it must not look like a loss.
         let most = window.bytes_per_s + window.rounded_bytes_per_s;
         let lost = connection.lost_at(most);
         if let Some(lost) = lost {

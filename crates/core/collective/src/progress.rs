@@ -177,6 +177,7 @@ impl Collectives {
     pub fn join(&mut self, group: u32, name: &str, members: &Ranks) {
         let group = self.groups.entry(group).or_default();
         name.clone_into(&mut group.name);
+        // Each member says who all are: without this n ranks would cost n² insertions.
         if group.told != *members {
             group.members.extend(members.iter());
             group.told.clone_from(members);
@@ -198,6 +199,7 @@ impl Collectives {
         {
             self.longest_pause_s = self.longest_pause_s.max(mark.at.seconds_since(last_at));
         }
+        // Rings are read one after another, so marks of ranks do not come in the order of time.
         self.last_at = self.last_at.max(Some(mark.at));
         if let Some(stream) = self.streams.get_mut(&rank) {
             stream.host(mark);
@@ -224,6 +226,7 @@ impl Collectives {
             Event::InitEnd { group, number } => {
                 return self.enter(rank, group, init(number, true));
             }
+            // What laggard stops a rank for is not where the rank stands.
             Event::ProfilerBegin | Event::ProfilerEnd => return,
             event => {
                 progress.kind = Some(event.kind());
@@ -244,6 +247,7 @@ impl Collectives {
         progress.in_group = Some(group);
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
+        // In others ranks may pass unlike sizes and be right.
         let bytes = bytes.filter(|_| op.is_of_one_size());
         let what = CollectiveSignature {
             op,
@@ -281,6 +285,7 @@ impl Collectives {
         };
         let ended = group.ended.entry(rank).or_default();
         if completed {
+            // Recorders tell of several in any order: the furthest counts.
             *ended = number.max(*ended);
         }
         if group
@@ -339,6 +344,7 @@ impl Collectives {
 
     /// Says that a rank's process has ended.
     pub fn leave(&mut self, rank: u32) {
+        // One that ended before its first mark is known of, too.
         let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
         progress.gone = true;
         self.streams.remove(&rank);

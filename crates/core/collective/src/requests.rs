@@ -131,9 +131,11 @@ impl Connection {
                 self.window.pop_front();
             }
         }
+        // What is in flight after nothing was, was posted since: it has not been still for longer.
         if counted.completed > before.completed || before.in_flight() == 0 {
             self.moved_at = counted.at;
         }
+        // A slow window is never usual: else a link would be healthy after thirty of them.
         if counted.completed >= self.judged + WINDOW && self.lost().is_none() {
             self.judged = counted.completed;
             self.usual.extend(self.bandwidth());
@@ -145,6 +147,7 @@ impl Connection {
 
     /// Takes a whole window whose bandwidth somebody else measured.
     pub(crate) fn read_window(&mut self, at: RankNs, in_flight: u64, bytes_per_s: f64) {
+        // How long the window was is not known, and only bytes over time count: any length will do.
         const SECOND_NS: u64 = 1_000_000_000;
         let last = self.last.unwrap_or_default();
         if self.last.is_none() {

@@ -64,6 +64,7 @@ impl Communication {
         }
         // Who waits itself is late through somebody else.
         let free: BTreeSet<u32> = awaited.difference(&waiting).copied().collect();
+        // Whoever follows the waits from rank to rank comes back: they go in a circle (MY-P2).
         if !lacking.is_empty() && free.is_empty() {
             let waits = lacking.iter().map(|front| &*front.wait).collect::<Vec<_>>();
             let ranks = deadlock_cycle(&waits);
@@ -127,6 +128,7 @@ impl Communication {
         for (rank, look) in self.ranks.iter().filter(|(_, look)| !look.gone) {
             let mut seen = BTreeSet::new();
             for (meeting, operation) in &look.open {
+                // Operations of a lane run in order: behind the oldest none can move.
                 if seen.insert(meeting.lane) {
                     let lane = heads.entry(meeting.lane).or_default();
                     let key = (*meeting, operation.sequence);
@@ -225,6 +227,7 @@ impl Communication {
             } else {
                 link.to
             };
+            // A rank that is looked at and shows no flow here is done with its own end.
             ends.other_ended = self.ranks.contains_key(&other);
         }
         // On a channel a rank sends on what it receives, one transfer behind: it lacks input
@@ -252,6 +255,8 @@ impl Communication {
                 let ranks = match cause {
                     HoldUp::GpuNotTaking | HoldUp::ReceiverNotReady => vec![link.to],
                     HoldUp::ProxyStill if ends.sender.is_none() => vec![link.to],
+                    // Counters cannot tell which end lost it; what several links share may
+                    // (`failures`).
                     HoldUp::NotDelivered => {
                         let mut ends = vec![link.from, link.to];
                         ends.sort_unstable();
@@ -323,6 +328,7 @@ fn cause_of(ends: &LinkEnds, sender_starved: bool) -> Option<HoldUp> {
         return match state {
             FlowState::Complete => None,
             _ if ends.other_ended => Some(HoldUp::ProxyStill),
+            // What it would pass on has not come: another link is the cause.
             FlowState::NotStarted | FlowState::GpuNotReady if sender_starved => None,
             FlowState::NotStarted => Some(HoldUp::GpuNotStarted),
             FlowState::GpuNotReady => Some(HoldUp::GpuNotReady),
@@ -333,6 +339,7 @@ fn cause_of(ends: &LinkEnds, sender_starved: bool) -> Option<HoldUp> {
     let (asked, arrived, taken) = (receiver.ready, receiver.transmitted, receiver.done);
     let taking = arrived == taken;
     match state {
+        // The network has delivered what the receiver has not noticed.
         FlowState::Complete if arrived < sender.done => Some(HoldUp::ReceiverNotReady),
         FlowState::Complete => (!taking).then_some(HoldUp::GpuNotTaking),
         // A network that buffers takes data nobody has asked for yet.
@@ -344,6 +351,7 @@ fn cause_of(ends: &LinkEnds, sender_starved: bool) -> Option<HoldUp> {
         FlowState::NotDelivered => Some(HoldUp::NotDelivered),
         _ if arrived < sender.done => Some(HoldUp::ReceiverNotReady),
         FlowState::NotTransmitted if !taking => Some(HoldUp::GpuNotTaking),
+        // The receiver has asked for more than came: there is room, and the sender does not send.
         FlowState::NotTransmitted if asked > arrived => Some(HoldUp::NotTransmitted),
         FlowState::NotTransmitted => Some(HoldUp::ReceiverNotReady),
         FlowState::NotStarted | FlowState::GpuNotReady if sender_starved => None,

@@ -80,6 +80,7 @@ impl Stall {
     /// missing from stand in front.
     #[must_use]
     pub fn narrowed(mut self, roots: &BTreeSet<u32>) -> Self {
+        // Roots among other ranks are of another wait and say nothing of these.
         if self.culprits.iter().any(|rank| roots.contains(rank)) {
             let others = self.culprits.extract_if(.., |rank| !roots.contains(rank));
             self.waiting.extend(others);
@@ -133,9 +134,12 @@ fn rooted(
         .filter(|wait| wait.holds_all())
         .flat_map(Wait::waiting)
         .collect();
+    // The roots of the wait graph: awaited, and waiting for nobody (docs/math/collective.md).
     let mut roots: BTreeSet<u32> = awaited.difference(&wait_for_others).copied().collect();
+    // Before ranks are taken out below: a circle is that nobody is free, not that nobody is left.
     let is_circle = roots.is_empty() && !missing.is_empty();
     roots.retain(|rank| !held.contains(rank));
+    // Of one that is seen it is known that it has not come; of others only that nothing is known.
     if roots.iter().any(|rank| seen.contains(rank)) {
         roots.retain(|rank| seen.contains(rank));
     }
@@ -170,6 +174,7 @@ fn rooted(
     } else if !held.is_empty() {
         (StallKind::Inside, held)
     } else {
+        // Making the group of all ranks is known by its begin and end: all came, not all are done.
         let wait = job.groups.values().find_map(unmade)?;
         let entered: BTreeSet<u32> = wait.entered.iter().copied().collect();
         let gone: BTreeSet<u32> = entered
@@ -243,6 +248,7 @@ fn together(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
     let wait = job
         .groups
         .values()
+        // Several groups may have been issued alike: that of most ranks is where the job is.
         .filter_map(issued_alike)
         .max_by_key(|wait| wait.entered.len());
     (!ranks.is_empty()).then(|| Stall {

@@ -21,6 +21,7 @@ impl Collectives {
         let mut groups: Vec<&GroupProgress> = self.groups.values().collect();
         // That a group was made is nothing to look at.
         groups.retain(|group| !group.last.is_empty() && (group.is_apart() || !group.is_of_init()));
+        // The list is cut: groups whose ranks differ come first, and then the large ones.
         groups.sort_by_key(|group| (!group.is_apart(), usize::MAX - group.members.len()));
         groups
             .into_iter()

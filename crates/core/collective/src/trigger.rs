@@ -112,6 +112,7 @@ impl OperationTrigger {
                 continue;
             }
             let took_s = flow.moved_at.seconds_since(operation.begun_at);
+            // Channels share the work unevenly: what counts is what a full share would take.
             let whole_s = took_s * f64::from(most) / f64::from(flow.total);
             let slowest_s = of_channel.entry(flow.channel).or_default();
             *slowest_s = slowest_s.max(whole_s);
@@ -140,6 +141,8 @@ impl OperationTrigger {
             return None;
         }
         let usual_s = median(class.usual_s.iter().copied().collect());
+        // Of an operation of microseconds noise alone makes a multiple: it must also lose real
+        // time.
         let slow = took_s > ratio * usual_s && took_s - usual_s > self.settings.late_min_s;
         slow.then_some(Slowness {
             took_s,

@@ -27,6 +27,8 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
     if let Some(first) = first.filter(|first| *first <= least) {
         return Some(not_ended(group, first, seen));
     }
+    // Those who are furthest behind have entered `least`: the next one is the first that lacks
+    // them.
     let mut number = furthest.min(least.saturating_add(1));
     // With members of which nothing is recorded, a rank that is behind may wait for them.
     let has_unseen = group.members.iter().any(|rank| !seen.contains(rank));
@@ -39,6 +41,7 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
         .iter()
         .map(|(rank, issue)| (*rank, issue))
         .partition(|(_, issue)| issue.number >= number);
+    // It has ended on all that came: nobody waits in it.
     if in_it.values().all(|issue| issue.completed) {
         return None;
     }
@@ -174,6 +177,7 @@ fn disagreement(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
     let whats: Vec<(u32, &CollectiveSignature)> = group
         .last
         .iter()
+        // Who has gone on was in it as well.
         .filter(|(_, last)| last.number >= *number)
         .map(|(rank, _)| (*rank, *others.get(rank).unwrap_or(&&said.first)))
         .collect();
@@ -241,6 +245,8 @@ fn outvoted<'a>(
 /// # Complexity
 /// Each wait is looked at once for every rank in it and every rank it lacks.
 pub(crate) fn deadlock_cycle(waits: &[&Wait]) -> BTreeSet<u32> {
+    // Ranks are taken out that wait for none of those left, or for whom none of those waits. What
+    // remains are the circles, and ranks between two of them.
     let mut left: BTreeSet<u32> = waits.iter().flat_map(|w| w.entered.clone()).collect();
     let mut entered: Vec<usize> = waits.iter().map(|wait| wait.entered.len()).collect();
     let mut missing: Vec<usize> = waits
@@ -248,6 +254,7 @@ pub(crate) fn deadlock_cycle(waits: &[&Wait]) -> BTreeSet<u32> {
         .map(|wait| {
             wait.missing
                 .iter()
+                // Who is in no wait waits for nobody and is in no circle.
                 .filter(|rank| left.contains(rank))
                 .count()
         })
