@@ -150,6 +150,7 @@ impl Aligner {
             .expected
             .get(&rank)
             .is_some_and(|known| known.role != role);
+        // A window has the same ranks and roles in all its steps.
         if (is_new && self.settled_any()) || changed {
             self.close();
         }
@@ -165,6 +166,7 @@ impl Aligner {
     /// Announces a rank that is one of `host_ranks`: those beside it are taken to have its role
     /// until they say otherwise.
     pub fn expect_host(&mut self, rank: u32, host_ranks: Range<u32>, role: Option<String>) {
+        // A host says how many ranks it has: a wrong number must not let all steps wait for them.
         let room = MAX_NEIGHBOURS.saturating_sub(self.ranks());
         let peers: Vec<u32> = host_ranks
             .take(MAX_NEIGHBOURS)
@@ -215,6 +217,7 @@ impl Aligner {
         self.unseen.remove(&rank);
         if self
             .settled_until()
+            // The window went on without it.
             .is_some_and(|settled| step.step <= settled)
         {
             return;
@@ -338,6 +341,7 @@ impl Aligner {
                     !delivered && !expected.gone
                 });
             self.waits_for = missing.map(|(rank, _)| (step, *rank));
+            // A rank that delivers no more must not hold steps, and memory, forever.
             if self.waits_for.is_some() && self.pending.len() <= MAX_PENDING_STEPS {
                 return;
             }
@@ -356,8 +360,10 @@ impl Aligner {
             && last < *range.start()
             && step.step > *range.end()
         {
+            // Steps that nobody analyses were trained all the same.
             self.steps += u64::from(range.end() - range.start()) + 1;
             self.close();
+            // No row may reach over steps that are left out.
             self.previous = None;
         }
         self.steps += u64::from(step.is_trained());
@@ -365,6 +371,7 @@ impl Aligner {
         if let Some(signature) = signature {
             self.learner.hear(signature);
         }
+        // The last of them is kept: the cut of the first window may lie in it.
         if step.step < self.settings.warmup_steps {
             self.previous = Some(step);
             return;
@@ -474,6 +481,7 @@ fn signature(step: &JobStep) -> Option<u64> {
 }
 
 fn rank_signature(step: &RankStep) -> u64 {
+    // Which segments, not how many: a collective more or less is no other loop.
     let mut parts: BTreeSet<(StageId, bool)> = BTreeSet::new();
     for segment in &step.segments {
         parts.insert((

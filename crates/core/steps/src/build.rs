@@ -102,6 +102,7 @@ fn build(
     }
     let (mut ranks, mut missing_ranks) = (Vec::new(), Vec::new());
     for (rank, delivered) in expected.iter().zip(delivered) {
+        // A row needs all ranks of its window: one that is mostly missing would cost most rows.
         let is_there = delivered * 2 > steps.len();
         if is_there {
             &mut ranks
@@ -181,6 +182,7 @@ pub(crate) fn build_cut(
         }
     }
     if role_votes * 2 > steps.len() {
+        // Shapes of many steps add up, and there are no more roles than ranks.
         window.roles = shapes.len().min(window.ranks.len());
     }
     // Steps at the very edge of what was recorded are not a hole in the telemetry.
@@ -238,6 +240,7 @@ pub(crate) fn rank_rows<'steps>(
             })
             .collect();
     };
+    // Behind such a cut a row begins in the step before: without that it has no begin.
     let before = before.filter(|before| before.step + 1 == step.step)?;
     pieces(before, ranks)
         .zip(pieces(step, ranks))
@@ -299,9 +302,11 @@ impl WindowBlocks {
         let Some(first) = rows.first() else { return };
         let boundaries: Vec<Boundary> = first.boundaries(issues).collect();
         let first_groups: Vec<u32> = first.segments(issues).map(issue_group).collect();
+        // Ranks may issue the same collective in groups of their own; kept only where they do.
         let mut shared = true;
         let mut values = vec![0.0; boundaries.len() * rows.len()];
         for (column, row) in rows.iter().enumerate() {
+            // `[segment][rank]`: ranks are compared segment by segment, so these lie side by side.
             let places = values[column..].iter_mut().step_by(rows.len());
             for ((place, (segment, seconds)), group) in
                 places.zip(row.cells(issues)).zip(&first_groups)
@@ -383,6 +388,7 @@ impl WindowBlocks {
         carried: usize,
     ) {
         let ranks = values.len() / boundaries.len().max(1);
+        // Most steps of a window are alike: their boundaries are kept once.
         let known = self.0.iter_mut().find(|block| {
             *block.boundaries == *boundaries
                 && block.groups.as_deref() == groups.as_deref()

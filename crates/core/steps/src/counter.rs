@@ -34,6 +34,8 @@ impl StepCounter {
     pub fn count(&mut self, kind: MarkKind) -> u32 {
         match kind {
             MarkKind::StepBegin => {
+                // What precedes the first explicit step is set-up of that step, unless it has
+                // trained.
                 if self.explicit || self.after_optimizer {
                     self.advance();
                 }
@@ -56,6 +58,7 @@ impl StepCounter {
             {
                 if !self.loader {
                     self.advance();
+                // Passes that lead to the same run of the optimizer count once.
                 } else if !self.worked {
                     self.worked = true;
                     self.runs_without_data += 1;

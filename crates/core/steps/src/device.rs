@@ -41,6 +41,7 @@ pub fn run_of(step: u32) -> RangeInclusive<u32> {
 /// Whole runs of steps, from `step` on: about so many steps, two runs at least.
 pub fn runs_from(step: u32, steps: f64) -> Range<u32> {
     let first = step.saturating_add(RUN_STEPS - 1) / RUN_STEPS * RUN_STEPS;
+    // Two runs side by side have the five rows of an account, one has not.
     let runs = (steps.min(f64::from(MAX_ASKED_STEPS)) as u32 / RUN_STEPS).max(2);
     first..first.saturating_add(runs * RUN_STEPS)
 }
@@ -49,6 +50,7 @@ pub fn runs_from(step: u32, steps: f64) -> Range<u32> {
 /// at no fixed distance.
 pub fn is_sampled(step: u32) -> bool {
     // Multiplicative hashing by the golden ratio, as Knuth has it; high bits are well mixed.
+    // One is added, as zero would hash to zero.
     let hash = (step / RUN_STEPS).wrapping_add(1).wrapping_mul(0x9e37_79b9) >> 16;
     hash.is_multiple_of(if step < FIRST_STEPS { 2 } else { ONE_OF })
 }
@@ -199,6 +201,7 @@ impl RankDeviceMarks {
             first_step,
             place,
         } = *time;
+        // What the run before still lacks will not come.
         if self.run.first_step != Some(first_step) {
             self.run = SampledRun {
                 first_step: Some(first_step),
@@ -206,6 +209,7 @@ impl RankDeviceMarks {
             };
         }
         let run = &mut self.run;
+        // Where a mark is lost, nobody knows what its neighbours took.
         run.broken |= place != run.points.len() as u64 || run.points.len() >= MAX_MARKS;
         let Some(event) = reached.event() else {
             let run = std::mem::take(run);
@@ -218,6 +222,8 @@ impl RankDeviceMarks {
         if run.broken {
             return RunTimes::default();
         }
+        // An upper bound of what the clocks are apart: the host saw it no sooner
+        // (docs/math/device.md).
         let seen_ns = i128::from(mark.at.0) - i128::from(device_ns);
         run.seen_ns = Some(run.seen_ns.map_or(seen_ns, |known| known.min(seen_ns)));
         let device = RankNs(device_ns);
@@ -239,6 +245,8 @@ impl RankDeviceMarks {
 impl SampledRun {
     /// What a run tells that is whole, on clocks that go on from `clocks`.
     fn times(self, clocks: &mut [u64; CLOCKS]) -> RunTimes {
+        // The lower bound: no device gets to a mark before its host has made it
+        // (docs/math/device.md).
         let Some(least_ns) = self.points.iter().map(DevicePoint::offset_ns).max() else {
             return RunTimes::default();
         };
@@ -259,6 +267,8 @@ impl SampledRun {
             if let Some(from) = before {
                 let device_s = point.device.seconds_since(from.device);
                 let host_s = point.host.seconds_since(from.host);
+                // The host can have held it up for what the device took less the run-ahead, if for
+                // anything.
                 let held_s = [ahead.most_s, ahead.least_s]
                     .map(|ahead_s| (device_s - ahead_s).clamp(0.0, device_s));
                 reads.pass(from, point, ahead.least_s, held_s[1], RankNs(clocks[0]));
@@ -344,6 +354,7 @@ impl Reads {
         if let Some(line) = self.drained_by {
             lines.entry(line).or_default().idle_most_s += held_up_s;
         }
+        // The queue is full again: what the device waits for from here on is not the read-back.
         if ahead_s > LAUNCH_S {
             self.drained_by = None;
         }
@@ -466,6 +477,8 @@ impl DeviceClock {
             .collect();
         self.steps.retain(|_, sampled| !sampled.is_empty());
         let device = plane(&sampled, StepClock::Device);
+        // Devices meet where streams join, not where hosts issue, so their own times choose the
+        // cut.
         let ChosenCut { cut, meeting, .. } = choose_cut(None, &device, ranks);
         let mut window = build_cut(None, &device, ranks, cut)?;
         window.meeting = meeting;

@@ -35,6 +35,8 @@ impl IterationTimer {
             .segments
             .iter()
             .filter(|segment| segment.ending == Ending::Mark(MarkKind::OptimizerEnd));
+        // What tells the steps of one loop apart: a GAN runs one optimizer more often than the
+        // other.
         let piece = u64::from(step.batches) << 32 | optimizers.clone().count() as u64;
         let heard = self.learner.hear(piece);
         let steps = self.learner.cycle().len();

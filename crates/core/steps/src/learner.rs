@@ -66,6 +66,7 @@ impl IterationLearner {
 
     fn lock(&mut self) {
         let newest_first: Vec<u64> = self.recent.iter().rev().copied().collect();
+        // The shortest, as its multiples repeat as well.
         let period = (1..=LONGEST).find(|period| {
             let needed = period * REPETITIONS;
             newest_first.len() >= needed

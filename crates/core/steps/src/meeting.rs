@@ -67,6 +67,7 @@ pub(crate) fn choose_cut(
     let Cut::After(kind) = issued else {
         return ChosenCut::unmeasured(issued);
     };
+    // One rank meets nobody.
     if ranks.len() < 2 {
         return ChosenCut::unmeasured(issued);
     }
@@ -137,6 +138,7 @@ impl CandidateCut {
         for (index, step) in steps.iter().enumerate() {
             let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
             let rows = rank_rows(before, step, ranks, cut).unwrap_or_default();
+            // Ranks are compared at each boundary, so they must have the same ones.
             if !rows.is_empty() && matches!(agree(&rows), Agreement::Whole) {
                 candidate.add(&rows);
             }
@@ -186,6 +188,7 @@ impl CandidateCut {
             takes_s.push(end_s - issued_s);
         }
         self.late_s += late_s;
+        // What they came apart since is not left of this lateness.
         self.left_s += spread(&ends_s).min(late_s);
         self.exposed_s += ends_s.into_iter().fold(0.0, f64::max);
     }

@@ -69,6 +69,7 @@ impl Segmenter {
     /// Forgets the current step: marks were lost.
     pub fn lose(&mut self) {
         self.broken = true;
+        // Where the segment they cut began is lost.
         self.issues.clear();
     }
 
@@ -105,6 +106,7 @@ impl Segmenter {
             Some(step) if step.step == mark.step => None,
             _ => self.turn(mark, kind, explicit),
         };
+        // Where the mark began a step, `turn` has closed the last segment of the one before.
         if completed.is_none() {
             self.close_segment(mark.at, kind, stage, explicit);
         }
@@ -118,6 +120,7 @@ impl Segmenter {
         if self.step.is_some() {
             self.close_segment(mark.at, kind, StageId::OTHER, explicit);
             finished = self.step.take().filter(|_| !self.broken).map(|mut step| {
+                // A number that is left out means that marks in between were lost.
                 step.complete = step.step.wrapping_add(1) == mark.step;
                 step
             });
@@ -163,6 +166,7 @@ impl Segmenter {
         }
         self.now = self.now.max(at);
         let ending = Ending::Mark(kind);
+        // Issues stop at half of that, so that the marks of a stage still find room.
         if step.segments.len() >= 2 * MAX_SEGMENTS {
             // A loop this fine is kept as one lump, so that memory stays bounded.
             if let Some(last) = step.segments.last_mut() {
@@ -180,6 +184,7 @@ impl Segmenter {
 
     /// The stage of the time between the last mark and one of `kind`.
     fn stage_until(&self, kind: MarkKind, stage: StageId, explicit: bool) -> StageId {
+        // What the user has named keeps its name, whatever hooks see inside.
         if let Some(open) = self.named_open {
             return open;
         }
@@ -198,6 +203,7 @@ impl Segmenter {
         }
         match kind {
             _ if self.backward_open => StageId::BACKWARD,
+            // The loss lies behind forward marks; where there are none, it is part of forward.
             MarkKind::BackwardBegin => match self.context {
                 Some(MarkKind::ForwardEnd) => StageId::OTHER,
                 _ => StageId::FORWARD,
@@ -242,6 +248,7 @@ impl Segmenter {
         }
         self.after = Some(kind);
         self.after_explicit = explicit;
+        // A named stage may stand anywhere: it does not say how far the loop is in its step.
         if !matches!(kind, MarkKind::StageBegin | MarkKind::StageEnd) {
             self.context = Some(kind);
         }
