@@ -61,6 +61,7 @@ impl Input {
                     }
                 }
             }
+            // Without a time of its own an input keeps its place in the batch.
             _ => {}
         }
     }
@@ -88,6 +89,7 @@ impl Input {
             Self::ProfileOrdered { ranks, .. }
             | Self::ProfileEnded { ranks }
             | Self::Device { ranks, .. } => ranks.iter().max().copied(),
+            // No wildcard: an input that names a rank must not escape the limit of ranks.
             Self::Note { .. }
             | Self::Restart { .. }
             | Self::NoProgress { .. }

@@ -163,6 +163,7 @@ impl Claim {
             | Self::Slower { stage, .. }
             | Self::UnknownRank { stage, .. } => stage == name,
             Self::Stall(stall) => stall.names_stage(name),
+            // No wildcard: of a new claim somebody has to say whether it names a stage.
             Self::Function(_)
             | Self::StepSlowdown(_)
             | Self::SlowIterations(_)

@@ -113,6 +113,7 @@ impl DeviceUsage {
         }
         for (name, count) in &other.errors {
             let errors = self.errors.entry(name.clone()).or_default();
+            // Hosts send the counts: no sum of them may overflow.
             *errors = errors.saturating_add(*count);
         }
     }

@@ -390,6 +390,7 @@ impl Event {
                     first_step,
                     place,
                 } = time;
+                // Kinds begin at 1, so 0 is free for the end of a run.
                 let kind = reached.kind.map_or(0, |kind| kind as u16);
                 let what = u64::from(reached.code) << 32 | u64::from(reached.group);
                 (kind, [made_at.0, device_ns, what, first_step.into(), place])
@@ -415,6 +416,7 @@ impl Event {
                 group: small(first)?,
                 op_id: second,
                 number: third,
+                // One was added: 0 is unknown, as in recordings that had no bytes.
                 bytes: fourth.checked_sub(1),
                 element_bytes: fifth,
             }),
@@ -441,6 +443,7 @@ impl Event {
 }
 
 fn small(number: u64) -> Option<u32> {
+    // Refused, not cut off: that would be another rank or group.
     u32::try_from(number).ok()
 }
 

@@ -341,6 +341,7 @@ impl Observation {
             Self::Function(fault) => fault.cause(),
             Self::Straggler(found) => found.blames(),
             Self::Explains { by, .. } => by.as_ref().and_then(|by| by.cause()),
+            // No wildcard: of a new observation somebody has to say what it blames.
             Self::OwnWork(_)
             | Self::StageCharged(_)
             | Self::StepsSlower(_)

@@ -86,6 +86,7 @@ impl Operation {
     /// When anything of it last moved, or it began.
     pub fn moved_at(&self) -> RankNs {
         let moves = self.flows.iter().map(|flow| flow.moved_at);
+        // What has moved nothing yet has stood still since it began.
         moves.max().unwrap_or_default().max(self.begun_at)
     }
 
@@ -103,6 +104,7 @@ impl Operation {
         let mut last = BTreeMap::new();
         for mut operation in ended {
             let peer = operation.peer();
+            // Who a send went to is known by its flow; of a collective that it ended is enough.
             operation.flows.truncate(usize::from(peer.is_some()));
             last.insert((operation.communicator, operation.op, peer), operation);
         }

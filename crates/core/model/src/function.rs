@@ -152,6 +152,7 @@ impl Dictionary {
         let mut functions = BTreeMap::new();
         for id in ids {
             let mut next = Some(id);
+            // Where one is in, so are its callers.
             while let Some(id) = next.filter(|id| !functions.contains_key(id)) {
                 let Some(function) = self.functions.get(&id) else {
                     break;
@@ -208,6 +209,7 @@ pub struct WorkerPatterns {
 /// FNV-1a over class, caller and name: stable over workers and versions, no secret needed.
 fn id_of(class: FunctionClass, name: &str, caller: Option<FunctionId>) -> FunctionId {
     let caller = caller.map_or(0, |caller| caller.0);
+    // Ids are compared between workers and recordings: neither order nor numbers may change.
     let bytes = [class as u8]
         .into_iter()
         .chain(caller.to_le_bytes())

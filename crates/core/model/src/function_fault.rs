@@ -89,6 +89,7 @@ impl FunctionFault {
                 Some(Cause::Network)
             }
             FunctionClass::Python | FunctionClass::OtherCpu
+                // Code that waits for its device is not what is slow.
                 if !self.is_called(&WAITS_FOR_DEVICE) =>
             {
                 Some(Cause::Code)

@@ -32,6 +32,7 @@ pub struct Growth {
 impl Growth {
     /// Of values `[rank][row]`, in seconds: how early ranks are, and what they take next.
     pub fn of(mut early_s: Vec<Vec<f64>>, mut takes_s: Vec<Vec<f64>>) -> Self {
+        // Each rank about its own median: that ranks differ for good says nothing of waits.
         for values in early_s.iter_mut().chain(&mut takes_s) {
             keep_variation(values);
         }
@@ -70,6 +71,7 @@ impl Growth {
 
     /// Whether ranks may wait, as far as what varies shows.
     pub fn is_possible(&self) -> bool {
+        // Where nothing varies, nothing is refuted.
         self.early <= 0.0 || self.slope() + SURE_ERRORS * self.error() >= GROWTH_MIN
     }
 
@@ -95,6 +97,7 @@ fn keep_variation(values: &mut [f64]) {
     for value in values.iter_mut() {
         *value -= usual;
     }
+    // Squares are summed: a single pause would decide the slope.
     let mut scatter: Vec<f64> = values.iter().map(|value| value.abs()).collect();
     let most = USUAL_SCATTER * median(&mut scatter).unwrap_or(0.0);
     for value in values {

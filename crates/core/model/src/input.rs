@@ -41,6 +41,7 @@ pub enum Input {
         text: String,
     },
     /// A rank did something.
+    // Recordings are mostly marks: there they are short lists of numbers, and no objects.
     #[serde(skip)]
     Mark {
         /// The rank.
@@ -96,6 +97,7 @@ pub enum Input {
         members: Ranks,
     },
     /// Nobody has done anything until now: looked for only while the job is quiet.
+    // Recordings and batches of older versions have this name, as with the other renames.
     #[serde(rename = "quiet")]
     NoProgress {
         /// The time, on the clock of the marks.

@@ -73,6 +73,7 @@ impl MarkKind {
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
         const LAST: usize = MarkKind::ALL[MarkKind::ALL.len() - 1] as usize;
+        // A table made by the compiler: each mark that is read passes here.
         const BY_NUMBER: [Option<MarkKind>; LAST + 1] = {
             let mut table = [None; LAST + 1];
             let mut at = 0;
@@ -132,6 +133,7 @@ pub fn group_number(name: &str) -> u32 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
+    // 0 is a group that nobody knows.
     hash.max(1)
 }
 

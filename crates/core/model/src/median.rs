@@ -9,6 +9,7 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
         return None;
     }
     let even = values.len().is_multiple_of(2);
+    // Selected and not sorted: there may be as many values as ranks.
     let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
     let upper = *upper;
     if !even {

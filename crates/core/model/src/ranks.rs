@@ -120,10 +120,12 @@ impl Ranks {
     fn push(&mut self, rank: u32) {
         self.count += 1;
         match self.runs.last_mut() {
+            // Any two may begin a run: the third decides at which stride.
             Some(run) if run.count == 1 => {
                 (run.count, run.stride) = (2, rank - run.first);
             }
             Some(run) if run.last() + run.stride == rank => run.count += 1,
+            // The third does not follow the stride of the first two: the first stands alone.
             Some(run) if run.is_pair() => {
                 let between = Run {
                     first: run.last(),
@@ -143,11 +145,13 @@ impl Ranks {
         for run in runs {
             let run = run?;
             all.count = all.count.checked_add(run.count).ok_or(NoRanks)?;
+            // Before anything is unfolded: a few bytes may claim billions of ranks.
             if all.count > MAX_RANKS {
                 return Err(NoRanks);
             }
             all.runs.push(run);
         }
+        // What we write ascends; only what others write may overlap and is unfolded.
         let ascends = all.runs.is_sorted_by(|a, b| a.last() < b.first);
         Ok(if ascends { all } else { all.iter().collect() })
     }
@@ -162,6 +166,7 @@ impl FromIterator<u32> for Ranks {
         for rank in sorted {
             all.push(rank);
         }
+        // No third came to make a run of it.
         if let Some(run) = all.runs.last_mut().filter(|run| run.is_pair()) {
             let last = Run::one(run.last());
             *run = Run::one(run.first);

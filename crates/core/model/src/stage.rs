@@ -107,6 +107,7 @@ impl StageNames {
         }
         let Some(id) = u16::try_from(self.names.len())
             .ok()
+            // Marks have 16 bits for a name, and the largest number stands for none.
             .filter(|id| *id < 65_000)
         else {
             return StageId::OTHER;

@@ -28,6 +28,7 @@ impl CoreUsage {
             return Self::default();
         }
         let part = other.lasted_s / lasted_s;
+        // Variance of both together: that within each, and what their means are apart.
         let apart = other.cores - self.cores;
         let variance = between(
             self.cores_deviation.powi(2),

@@ -584,6 +584,7 @@ pub fn fold_ranks(ranks: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
         match parts.last_mut() {
+            // Verdicts are read from files, where a rank may be the largest number.
             Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
             _ => parts.push((*rank, *rank)),
         }

@@ -14,6 +14,7 @@ pub enum StallKind {
     /// have entered it.
     Unseen,
     /// The culprits entered another collective than the others.
+    // Verdicts have had this name since before the field's word was taken.
     #[serde(rename = "mismatch")]
     Desync,
     /// The culprits wait for one another, in different collectives.
@@ -97,10 +98,12 @@ impl DeviceProgress {
     /// Ranks that the others are seen to wait for in it: their devices have not begun what
     /// others have begun, or not finished what others have finished. Empty if all are alike.
     pub fn behind(&self) -> &[u32] {
+        // Those that have not started are among those under way.
         let begun = self.ended.len() + self.under_way.len() - self.not_started.len();
         if !self.not_started.is_empty() && begun > 0 {
             &self.not_started
         } else if self.ended.is_empty() {
+            // All have begun and none has ended: no device is behind another.
             &[]
         } else {
             &self.under_way
