@@ -16,6 +16,7 @@ pub(crate) fn headline(found: &HeldUpSteps) -> String {
         Pace::Sporadic | Pace::Rotating => format!("now and then {since}"),
     };
     let of_all = match found.pace {
+        // Of what struck once, a share of all time says nothing.
         Pace::Once { .. } => String::new(),
         _ => format!(", {} of exposed step time", percent(found.cost_share)),
     };

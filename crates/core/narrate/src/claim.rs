@@ -33,6 +33,7 @@ pub fn headline(claim: &Claim) -> String {
             steps,
         } => {
             let (verb, whose) = match group.as_deref() {
+                // Alone in its role: that nobody else is to blame would say nothing.
                 Some([_]) => ("waits", "it has no other to be compared with"),
                 _ => ("wait", "no rank in particular is to blame"),
             };

@@ -39,6 +39,7 @@ fn name(signal: i32) -> &'static str {
     match signal {
         4 => " (SIGILL)",
         6 => " (SIGABRT)",
+        // As on x86 and ARM; some architectures number it otherwise.
         7 => " (SIGBUS)",
         8 => " (SIGFPE)",
         9 => " (SIGKILL)",

@@ -75,6 +75,7 @@ fn worded(what: &Observation) -> Worded {
             by: Some(by),
             ..
         } => {
+            // Label and values stay those of what was observed: only the sentence names its cause.
             let by = worded(by);
             Worded {
                 text: format!("{}: {}", headline(claim), by.text),

@@ -64,6 +64,7 @@ pub(crate) fn fact(found: &FunctionFault) -> Worded {
                 text += &format!(" ({} on its peers)", percent(peers));
             }
         }
+        // Said, because silence would read as hardware that is in order.
         (None, _) => text += "; utilisation of hardware was not recorded",
     }
     if let (Some(rate), Some(peers_rate)) = found.rate

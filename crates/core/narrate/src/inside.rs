@@ -12,6 +12,7 @@ use crate::words::{self, duration, who};
 pub(crate) fn what(failure: &Failure) -> String {
     let (who, place) = (who(&failure.ranks), place(failure));
     let text = match failure.cause {
+        // One rank is at an end of all links that stand still.
         HoldUp::NotDelivered if failure.ranks.len() == 1 => {
             format!("what {who} sends and is sent in {place} does not arrive")
         }

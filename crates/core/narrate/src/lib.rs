@@ -72,6 +72,7 @@ pub fn incident(finding: Finding) -> Incident {
     let victims = finding.victims.len() as f64;
     let mut subject = finding.subject;
     let link = finding.link.as_ref().map(|(from, to)| link(from, to));
+    // The flow of the claim itself comes before a link that was slow meanwhile.
     subject.flow = subject.flow.or(claim::flow(&finding.claim)).or(link);
     subject.collective = subject.collective.or(claim::collective(&finding.claim));
     Incident {
@@ -88,6 +89,7 @@ pub fn incident(finding: Finding) -> Incident {
         last_step: finding.last_step,
         victims: finding.victims,
         cost_s: finding.cost.exposed_s,
+        // Each rank that waits has a GPU with nothing to do.
         cost_gpu_s: finding.cost.exposed_s * victims,
         cost_share: finding.cost.share,
         gain_alone_s: finding.cost.gain_alone_s,

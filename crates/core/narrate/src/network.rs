@@ -131,6 +131,7 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
         }
     };
     let text = match fault {
+        // Ports and links are of a host and all its ranks, the others of one process.
         NetworkFault::Port { .. } | NetworkFault::SlowerLink { .. } => {
             format!("host of rank {rank}: {what}")
         }

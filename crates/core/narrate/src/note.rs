@@ -168,6 +168,7 @@ fn device_wait(share: f64, devices: DevicesSeen) -> String {
             "; which device is slow, and what a host does there itself, cannot be observed without \
              device marks"
         }
+        // An incident names it.
         DevicesSeen::Slower => "",
         DevicesSeen::Alike => "; no device is slower than the others",
     };
@@ -180,6 +181,7 @@ fn device_wait(share: f64, devices: DevicesSeen) -> String {
 fn read_back(of_line: &ReadBackSummary) -> String {
     let line = of_line.line.as_deref().unwrap_or("other lines");
     let often = match of_line.per_step.round() as u64 {
+        // Fewer than one in two steps would be written as none.
         0 => format!("a read-back in {} of the steps", percent(of_line.per_step)),
         1 => "1 read-back a step".to_owned(),
         many => format!("{many} read-backs a step"),

@@ -27,6 +27,7 @@ pub(crate) fn slow_iterations(found: &SlowIterations) -> String {
         BlockCause::Compute => text += "; compute, not network",
         BlockCause::Host => text += "; its host, not network",
         BlockCause::Transfer => text += "; network, not compute",
+        // Outside of blocks, or unseen, nothing tells compute from network.
         BlockCause::Outside | BlockCause::Unseen => {}
     }
     text += if found.open {

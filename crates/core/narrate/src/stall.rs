@@ -34,6 +34,7 @@ fn beginning(stall: &StallClaim) -> String {
     let (since, quiet) = (stall.step, duration(stall.quiet_s));
     let is_paused = stall.pause.is_some_and(|pause| pause.overdue_s.is_none());
     match (stall.severity, stall.open) {
+        // The group of all ranks is made before there is any step to speak of.
         (_, true) if stall.is_of_start() => "the start stands still".to_owned(),
         (_, false) if stall.is_of_start() => format!("the start stood still for {quiet}"),
         (_, true) if stall.kind == StallKind::Nowhere => {
@@ -42,6 +43,7 @@ fn beginning(stall: &StallClaim) -> String {
         // A snapshot does not know of steps.
         (_, true) if since == 0 && !is_paused => "hang".to_owned(),
         (Severity::Critical, true) => format!("hang since step {since}"),
+        // A known reason makes it a pause; it is critical, and a hang, once that takes too long.
         (_, true) => format!("waiting since step {since}"),
         (_, false) => format!("nothing moved for {quiet} in step {since}"),
     }
@@ -50,6 +52,7 @@ fn beginning(stall: &StallClaim) -> String {
 /// A collective by its number: "ALLREDUCE #46 of group default".
 pub(crate) fn collective(wait: &Wait) -> String {
     let group = group_of(wait);
+    // No collective has this number: nothing but the group is known.
     if wait.number == 0 {
         return format!("group {group}");
     }
@@ -80,6 +83,7 @@ pub(crate) fn label(cause: HoldUp) -> &'static str {
 }
 
 fn what(stall: &StallClaim) -> String {
+    // Counters inside the operation say more than who has entered it.
     if let Some(failure) = &stall.failure {
         return inside::what(failure);
     }
@@ -141,6 +145,7 @@ fn desync(wait: &Wait) -> String {
         .sides()
         .iter()
         .map(|(ranks, other)| {
+            // Sizes that are the same would only hide that the kind is another.
             let detail = if other.detail == wait.detail {
                 ""
             } else {

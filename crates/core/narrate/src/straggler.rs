@@ -8,6 +8,7 @@ use crate::words::{self, duration, percent, who};
 
 pub(crate) fn headline(found: &Straggler, first_step: u64) -> String {
     let ratio = found.slow.took_s / found.slow.usual_s;
+    // Without marks no step is known.
     let since = if first_step == 0 {
         String::new()
     } else {

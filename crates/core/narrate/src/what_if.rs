@@ -115,6 +115,7 @@ pub(crate) fn fact(found: &StepSlowdown) -> Worded {
 
 /// Recorded ranks and those they stand for, as far as a sentence goes.
 fn with_peers(ranks: &[u32], peers: u32) -> Vec<u32> {
+    // How many share a row is read from a file, which may say anything.
     let peers = peers.min(MAX_PEERS);
     ranks
         .iter()

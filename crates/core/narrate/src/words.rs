@@ -66,6 +66,7 @@ pub(crate) fn duration(seconds: f64) -> String {
 
 /// A share for reading: small ones with a decimal.
 pub(crate) fn share(share: f64) -> String {
+    // From there on one decimal would write 10.0 %.
     if share < 0.0995 {
         format!("{:.1} %", share * 100.0)
     } else {
