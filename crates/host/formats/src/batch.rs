@@ -42,6 +42,7 @@ pub fn pack_batch(head: &BatchHead, lines: &[u8]) -> io::Result<Vec<u8>> {
     bytes.push(b'\n');
     bytes.extend_from_slice(lines);
     let mut packed = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
+    // A bit that flips on the way or on the disk is noticed, and not analysed.
     packed.include_checksum(true)?;
     io::Write::write_all(&mut packed, &bytes)?;
     packed.finish()

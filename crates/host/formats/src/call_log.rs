@@ -143,6 +143,7 @@ impl CallLog {
             );
             return Err(FormatError::content(path, format!("line {first}"), reason));
         }
+        // The generation with commas does not say the rank in its lines.
         log.calls.rank = rank.or_else(|| rank_of(path)).ok_or_else(|| {
             FormatError::content(
                 path,
@@ -224,6 +225,7 @@ fn decimal(hash: &str) -> std::borrow::Cow<'_, str> {
         None => hash
             .parse::<u64>()
             .ok()
+            // Below 2^63 both spellings are one, and the text may be cut off: it stays as it is.
             .filter(|value| i64::try_from(*value).is_err()),
     };
     match unsigned {
@@ -284,8 +286,13 @@ fn read_pair<'a>(key: &str, value: &'a str, found: &mut CallLine<'a>) -> Option<
     match key {
         "Rank" => found.rank = Some(value.parse().ok().filter(|rank| *rank < MAX_RANKS)?),
         "Fun" | "Func" => found.op = Some(op_of(value)?),
+        // Elements, but bytes of AllGather and Broadcast, whose counts NCCL changes before the
+        // patch sees them: sizes are comparable within one function only.
         "Data" => found.size = Some(value.parse().ok()?),
+        // PyTorch has a stream for each group and device: within a process it stands for the group.
         "stream" => found.pointer = value,
+        // Counts launches: calls of one group share it, and it stays 0 in a communicator of one
+        // rank.
         "opCount" => found.count = Some(value.parse().ok()?),
         "groupHash" => found.hash = value,
         // `save_count`, `PCI` and what later versions may add.

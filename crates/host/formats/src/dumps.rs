@@ -123,6 +123,8 @@ impl Dump {
     }
 
     fn collective(&self, entry: &Entry, is_timed: bool) -> DumpedCollective {
+        // Statuses are told by the number of a group, which a rank counts for itself; entries
+        // without the number are of dumps that tell them by name.
         let status = match entry.pg_id.as_u64() {
             Some(id) => self.pg_status.get(&id.to_string()),
             None => entry
@@ -137,8 +139,11 @@ impl Dump {
             op: op_of(&entry.profiling_name),
             detail: format!("{} {}", entry.input_sizes, entry.input_dtypes),
             completed,
+            // Gloo's recorder leaves every entry "scheduled", whatever has become of it.
             is_exact: entry.profiling_name.starts_with("nccl"),
             in_flight: match entry.state.as_str() {
+                // Who has retired an entry waits for it no more, and the recorder updates it no
+                // more.
                 _ if completed || entry.retired.as_bool() != Some(false) => InFlight::Unknown,
                 "started" => InFlight::Started,
                 _ if is_timed => InFlight::NotStarted,
@@ -175,6 +180,7 @@ pub(crate) fn tell<'a>(
         .map(|(rank, _)| rank)
         .chain(of_stacks)
         .collect();
+    // First: groups and gaps that a copy seems to show would be of another rank.
     let copied = copied(dumps.clone());
     if !copied.is_empty() {
         let ranks = fold_ranks(&copied.iter().copied().collect::<Vec<_>>());
@@ -197,6 +203,7 @@ pub(crate) fn tell<'a>(
         });
     }
     let mut told = by_rank(&dumps);
+    // An old dump lacks collectives that its rank has entered since: it would be named for them.
     for (rank, group, number, of) in earlier(&told) {
         let collective = format!("{} #{number}", told[&of][&(group, number)].op.name());
         let text = format!(

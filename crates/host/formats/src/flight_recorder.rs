@@ -139,6 +139,7 @@ pub(crate) fn element_bytes(kind: &[u8]) -> u64 {
         b"Float" | b"Int" => 4,
         b"Half" | b"BFloat16" | b"Short" => 2,
         b"" => 0,
+        // Byte, Char, Bool and the floats of eight bits.
         _ => 1,
     }
 }

@@ -124,6 +124,7 @@ impl InspectorLog {
             .metadata
             .ok_or_else(|| ("metadata", "it is missing".to_owned()))?;
         let version = &metadata.inspector_output_format_version;
+        // NCCL up to 2.30 writes 4.0; later minor versions only add fields.
         if !version.starts_with("v4.") {
             let reason = format!("{version:?} is not v4.x, which is what is read");
             return Err(("metadata.inspector_output_format_version", reason));
@@ -145,12 +146,14 @@ impl InspectorLog {
         }
         if timed
             .coll_timing_source
+            // The host sees when a collective is enqueued, the kernel when it runs.
             .is_some_and(|source| !source.starts_with("kernel"))
         {
             self.host_timed += 1;
             return Ok(());
         }
         let communicator = self.members.entry((header.id, header.n_ranks)).or_default();
+        // The device is not said: a process counts as one rank.
         let place = (metadata.hostname, metadata.pid, 0);
         communicator
             .entry((header.rank, place))

@@ -225,6 +225,7 @@ impl Journal {
         while let Some((line, number)) = lines.next() {
             let line = match line {
                 Ok(line) => line,
+                // The end of a packed recording is missing: what came before it is whole.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                     let place = format!("line {number}");

@@ -89,6 +89,7 @@ impl<R: Read> FileWindow<R> {
         if self.is_at_end || self.to - self.from >= MAX_EVENT_BYTES {
             return Ok(false);
         }
+        // To the front, so that an event that two blocks share still lies in one slice.
         self.bytes.copy_within(self.from..self.to, 0);
         self.offset += self.from as u64;
         (self.from, self.to) = (0, self.to - self.from);
@@ -122,6 +123,8 @@ impl<R: Read> FileWindow<R> {
             let skipped = self
                 .rest()
                 .iter()
+                // A comma counts as white space: strict parsers refuse a whole trace for a trailing
+                // one.
                 .position(|byte| !byte.is_ascii_whitespace() && *byte != b',');
             if let Some(skipped) = skipped {
                 self.from += skipped;
@@ -168,6 +171,8 @@ struct Scanner<R> {
 impl<R: Read> Scanner<R> {
     fn document(&mut self) -> io::Result<DocumentEnd> {
         match self.blocks.next()? {
+            // Tools that save a trace anew may keep only the list of events, which the format
+            // allows.
             Some(b'[') => {
                 self.blocks.from += 1;
                 self.events()
@@ -198,6 +203,9 @@ impl<R: Read> Scanner<R> {
             let stop = match key_of(rest) {
                 Ok((b"traceEvents", from)) if rest[from] == b'[' => {
                     self.blocks.from += from + 1;
+                    // What stands behind the events counts too: Kineto wrote `baseTimeNanoseconds`
+                    // there up to March 2025, and writes `distributedInfo` of on-demand traces
+                    // there.
                     if self.events()? == DocumentEnd::CutOff {
                         return Ok(DocumentEnd::CutOff);
                     }
@@ -308,9 +316,13 @@ impl<R: Read> Scanner<R> {
                     let place = self.blocks.place();
                     let is_all = limit == self.blocks.rest().len();
                     let (_, is_open) = std::mem::take(&mut self.next_begins);
+                    // The next event was looked for when less had been read: it is looked for
+                    // again.
                     if !is_all && !is_open {
                         continue;
                     }
+                    // An event begins before this one ends, or nothing follows: this one is
+                    // damaged.
                     if is_open || !self.blocks.more()? {
                         if !self.resume(1)? {
                             return Ok(DocumentEnd::CutOff);
@@ -348,6 +360,7 @@ impl<R: Read> Scanner<R> {
     fn resume(&mut self, from: usize) -> io::Result<bool> {
         self.blocks.from = (self.blocks.from + from).min(self.blocks.to);
         if self.first_key.is_empty() {
+            // No event could be read so far: `ph` stands first in those that Kineto writes.
             self.first_key = b"ph".to_vec();
         }
         loop {
@@ -374,6 +387,8 @@ impl<R: Read> Scanner<R> {
 
     fn finish(self, ended: DocumentEnd) -> Trace {
         let mut trace = self.builder.finish(self.shift_ns);
+        // No field says what times count from: they were absolute up to April 2024, and the base
+        // makes them so since.
         let first = trace.slices.first().map_or(0, |slice| slice.start_ns);
         trace.absolute = first > YEAR_2000_NS;
         if self.malformed > 0 {

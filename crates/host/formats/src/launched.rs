@@ -11,6 +11,7 @@ use crate::ras::{Present, RasCommunicator, RasReply, Why};
 /// Tells a job what the latest of some replies says; groups are numbered from `group` on.
 pub(crate) fn tell(replies: &[&RasReply], mut group: u32, take: &mut dyn FnMut(Input)) -> u32 {
     let mut replies = replies.to_vec();
+    // Times are written as `2026-11-25 16:00:00`, which sorts as text.
     replies.sort_by(|a, b| a.at.cmp(&b.at));
     let Some((latest, before)) = replies.split_last() else {
         return group;

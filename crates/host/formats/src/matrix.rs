@@ -339,6 +339,7 @@ fn rank_step(
             .unwrap_or(0.0)
             .min(*duration);
         if synchronises {
+            // Which collective it was is not recorded. In a barrier all wait, as these times say.
             let ending = Ending::Issue {
                 op: CollectiveOp::BARRIER,
                 group: 0,

@@ -22,6 +22,7 @@ pub(crate) fn collective_of_kernel(name: &str) -> Option<String> {
             );
         }
     }
+    // Traces of MTIA have collectives of this name.
     name.strip_prefix("hccl:")
         .or_else(|| name.strip_prefix("hccl_"))
         // Another kernel of NCCL's is a collective of which the name does not tell the operation.

@@ -93,6 +93,7 @@ pub(crate) fn read_packed(
 }
 
 fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
+    // Every export has it: names in all other tables are numbers of this one.
     if !tables.has("StringIds")? {
         let found = "it is an SQLite file, but no export of Nsight Systems: no StringIds";
         return Err(FormatError::Unknown {
@@ -107,6 +108,8 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         }
     });
     let mut started_ns = None;
+    // Times count from the start of the capture; this leads to the wall clock. `startTime` of
+    // `ANALYSIS_DETAILS` does not: it is the host's monotonic clock.
     tables.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], |row| {
         started_ns = started_ns.or(number(row[0]));
     });
@@ -141,11 +144,13 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
     {
         processes.retain(|(_, process)| !process.devices.is_empty());
     }
+    // Launchers give devices to ranks in order: the best guess where NCCL does not say the ranks.
     processes.sort_by_key(|(_, process)| process.devices.iter().min().copied());
     let (several, losses) = (processes.len() > 1, tables.losses());
     let mut traces = Vec::with_capacity(processes.len());
     for (at, (pid, process)) in processes.into_iter().enumerate() {
         let mut trace = process.trace;
+        // A single process may be any rank; the file's name may say which.
         trace.rank = several.then(|| u32::try_from(at).unwrap_or(u32::MAX));
         if let Some((size, rank)) = seats.get(&pid) {
             (trace.rank, trace.world_size) = (Some(*rank), Some(*size));
@@ -293,6 +298,7 @@ impl Report {
             };
             let transfer = self.add(process, place, &name, kind, row);
             if let Some((transfer, launch)) = transfer.zip(number(row[7])) {
+                // With the process: correlation numbers of processes in one report repeat.
                 self.launched.insert((process, launch), transfer);
             }
         });
@@ -325,10 +331,13 @@ impl Report {
             let Some(thread) = number(row[3]).filter(|_| is_range) else {
                 return;
             };
+            // Registered names stand in `textId`, others in `text`; one report has both.
             let Some(name) = self.text(row[4]).or_else(|| self.text(row[5])) else {
                 return;
             };
             let name = without_counts(&name).to_owned();
+            // `emit_nvtx` of PyTorch makes each operator a range like any other: only its name says
+            // so.
             let is_op = name.starts_with("aten::")
                 || name.starts_with("autograd::")
                 || name.contains("Backward");
@@ -426,6 +435,7 @@ impl Report {
                 _ => return,
             };
             if let Some(metric) = known.get(&(kind, id)) {
+                // The device is the lowest byte of the type's number, as BSC's nsys2prv reads it.
                 let place = (kind & 0xff, METRICS[*metric].1);
                 samples
                     .entry(place)
@@ -446,6 +456,7 @@ impl Report {
                 *share = share.min(1.0);
             }
             for process in self.processes.values_mut() {
+                // A device is sampled as a whole: processes that share it get the same series.
                 if process.devices.contains(&device) {
                     let samples = samples.clone();
                     process.trace.counters.push(Counter { resource, samples });
@@ -465,6 +476,7 @@ fn device_place(row: &[ValueRef<'_>]) -> Option<(i64, SlicePlace)> {
 
 /// The process in a global id.
 fn pid_of(global: i64) -> i64 {
+    // From the bottom: 24 bits of thread, then 24 of process.
     global >> 24 & 0xff_ffff
 }
 

@@ -90,6 +90,8 @@ pub(crate) fn open_bytes(bytes: &[u8], limits: Limits) -> io::Result<impl BufRea
 fn unpack<'a>(mut packed: impl BufRead + 'a, limits: Limits) -> io::Result<impl BufRead + 'a> {
     let start = packed.fill_buf()?;
     let inner: Box<dyn Read + 'a> = if start.starts_with(&[0x1f, 0x8b]) {
+        // Of all members: files that were packed apart may be joined, and the first would pass for
+        // all.
         Box::new(flate2::bufread::MultiGzDecoder::new(packed))
     } else if start.starts_with(b"\xfd7zXZ\0") {
         let stream = Stream::new_stream_decoder(XZ_MEMORY_BYTES, CONCATENATED)?;

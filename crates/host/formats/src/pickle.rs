@@ -60,6 +60,7 @@ impl PickleMachine<'_> {
                 0x80 => drop(self.number::<1>()?),
                 0x95 => drop(self.number::<8>()?),
                 b'}' => self.push(Node::Dict(Vec::new())),
+                // JSON has one kind of list: tuples become it too.
                 b']' | b')' => self.push(Node::List(Vec::new())),
                 b'(' => self.marks.push(self.stack.len()),
                 b'N' => self.push(Node::Leaf(Value::Null)),
@@ -101,6 +102,7 @@ impl PickleMachine<'_> {
                     let place = u32::from_le_bytes(self.number()?);
                     self.remember(place)?;
                 }
+                // Protocol 4 counts for itself what it remembers.
                 0x94 => {
                     let place = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
                     self.remember(place)?;
@@ -221,6 +223,7 @@ impl PickleMachine<'_> {
         let Some(top) = self.stack.last() else {
             return Err(self.refuse("nothing to remember"));
         };
+        // In a map: places are the writer's choice, and a list would be as long as the highest.
         self.memo.insert(place, *top);
         Ok(())
     }
@@ -255,6 +258,8 @@ impl PickleMachine<'_> {
                 for pair in items.chunks_exact(2) {
                     let key = match self.json(pair[0], depth - 1, left)? {
                         Value::String(key) => key,
+                        // Numbers of groups are keys in a pickle. In PyTorch's own JSON they are
+                        // text.
                         other => other.to_string(),
                     };
                     map.insert(key, self.json(pair[1], depth - 1, left)?);

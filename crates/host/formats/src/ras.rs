@@ -275,6 +275,7 @@ impl DocumentRank {
             return Some("aborts it".to_owned());
         }
         match (status.async_error, status.init_state) {
+            // A call that does not block leaves this as its error while it is under way.
             (0 | IN_PROGRESS, 0) => None,
             (0 | IN_PROGRESS, IN_PROGRESS) => Some("has not joined it yet".to_owned()),
             (0 | IN_PROGRESS, error) => Some(format!(

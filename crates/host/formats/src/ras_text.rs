@@ -83,6 +83,7 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<RasReply, FormatError> {
         reader.line += 1;
         reader.take(line.trim())?;
     }
+    // Every report has this section, behind all others, even where nothing is wrong.
     if !text.lines().any(|line| line.trim() == "Warnings") {
         let reason = "the report ends before its warnings: ask for it again".to_owned();
         return Err(reader.refuse(reason));
@@ -179,6 +180,7 @@ impl RasTextReader<'_> {
                 ..,
             ] => {
                 let launched = self.number(launched)?;
+                // A class of one rank has no line of its own before it.
                 self.class(1, launched);
                 self.rank(rank, &words)?;
             }
@@ -236,7 +238,9 @@ impl RasTextReader<'_> {
             return Err(self.refuse(format!("the table has no group {group}")));
         };
         self.listing = Listing::Nothing;
+        // As replies in JSON write it, so that both kinds of reply name a communicator alike.
         let name = format!("comm 0x{}", hash.trim_start_matches('0'));
+        // One communicator may stand under the errors and again under the warnings.
         self.current = *self
             .places
             .entry((name.clone(), size))

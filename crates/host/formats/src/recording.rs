@@ -157,6 +157,7 @@ fn load_from(
         .and_then(|()| first_visible(&mut reader))
         .map_err(|source| io_error(path, source, limits))?
     {
+        // A pickle says its protocol first, since protocol 2.
         Some(0x80) => {
             let mut bytes = Vec::new();
             reader
@@ -319,6 +320,7 @@ fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
 /// Whether one of the first lines is a call of NCCL's.
 fn is_call_log(reader: &mut impl BufRead) -> bool {
     let start = reader.fill_buf().unwrap_or_default();
+    // Headers of earlier runs may stand before the first call.
     let start = String::from_utf8_lossy(&start[..start.len().min(1 << 12)]);
     call_log::BEGINNINGS
         .iter()

@@ -72,6 +72,7 @@ impl SnapshotPart {
         let main = threads
             .iter()
             .find(|thread| {
+                // On Linux the main thread has the number of its process, whatever its name.
                 thread.os_thread_id == Some(thread.pid)
                     || thread.name.as_deref() == Some("MainThread")
             })

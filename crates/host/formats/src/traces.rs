@@ -280,6 +280,7 @@ impl TraceSet {
             .values()
             .filter_map(|trace| trace.trace.world_size);
         let world = sizes.max().unwrap_or(0);
+        // A damaged file may say any size; this list must not grow with it.
         let missing: Vec<u32> = (0..world.min(1 << 20))
             .filter(|rank| !self.ranks.contains_key(rank))
             .collect();

@@ -33,6 +33,7 @@ pub(crate) fn read(
 ) -> Result<RequestLog, FormatError> {
     let port = port(path);
     let mut log = RequestLog::new();
+    // The first line is the header that the file was known by.
     let mut lines = reader.split(b'\n').zip(1u64..).skip(1).peekable();
     while let Some((line, number)) = lines.next() {
         let line = line.map_err(|error| io_error(path, error, limits))?;

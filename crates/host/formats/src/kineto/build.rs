@@ -55,6 +55,7 @@ const CATEGORIES: [(&[u8], Category); 24] = [
     (b"mtia_ccp_events", Category::Slices(SliceKind::Kernel)),
     (b"hpu_op", Category::Slices(SliceKind::Kernel)),
     (b"collective_comm", Category::Slices(SliceKind::Collective)),
+    // Repeats the annotations of the host for the device: each `ProfilerStep#` would count twice.
     (b"gpu_user_annotation", Category::Nothing),
     (b"overhead", Category::Nothing),
 ];
@@ -105,6 +106,7 @@ impl TraceBuilder {
             self.too_many += 1;
             return;
         };
+        // After the limits: names of events that are not kept take no memory.
         let (name, kind) = self.name(event.name, kind);
         let detail = match kind {
             SliceKind::Python => self.frame(event.args),
@@ -127,6 +129,7 @@ impl TraceBuilder {
     fn name(&mut self, raw: &[u8], kind: SliceKind) -> (NameId, SliceKind) {
         // One buffer for all look-ups: nearly every event has a name that is known.
         self.scratch.clear();
+        // With the kind, since one text may name an operator and an annotation.
         self.scratch.push(kind as u8);
         self.scratch.extend_from_slice(raw);
         if let Some(known) = self.names.get(self.scratch.as_slice()) {
@@ -134,12 +137,15 @@ impl TraceBuilder {
         }
         let name = text(raw);
         let kind = match kind {
+            // Steps were operators in 2021.
             SliceKind::Op | SliceKind::Annotation if name.starts_with("ProfilerStep#") => {
                 SliceKind::Step
             }
             SliceKind::Op if RANGES.iter().any(|range| name.starts_with(range)) => {
                 SliceKind::Annotation
             }
+            // Gloo has no kernels: this annotation, of its own thread, lasts as long as the
+            // transfer.
             SliceKind::Op | SliceKind::Annotation if name.starts_with("gloo:") => {
                 SliceKind::Collective
             }
@@ -218,6 +224,8 @@ impl TraceBuilder {
 
     fn transfer(&mut self, name: &[u8], args: &[u8]) -> u32 {
         let name = text(name);
+        // Traces name the collective in their arguments since October 2023, and before only in the
+        // name of the kernel.
         let op = name
             .strip_prefix("gloo:")
             .map(str::to_owned)
@@ -239,6 +247,8 @@ impl TraceBuilder {
             b"Seq" => transfer.sequence = parsed(value),
             b"dtype" => kind = value.to_vec(),
             b"In msg nelems" | b"Out msg nelems" => {
+                // One of the two is a part of the other in gathers and scatters: the larger is the
+                // whole.
                 elements = elements.max(parsed(value).unwrap_or(0));
                 shape.push((key, value));
             }
@@ -278,6 +288,7 @@ impl TraceBuilder {
             return;
         };
         let mut value = None;
+        // The value is the only argument, and its key is empty.
         let read = members(event.args, |_, raw| {
             value = parsed::<f32>(raw);
         });
@@ -300,6 +311,8 @@ impl TraceBuilder {
                 Err(error) => self.trace.losses.push(format!("distributedInfo: {error}")),
             },
             b"baseTimeNanoseconds" => {
+                // Each process has a base of its own: without it ranks of one job would be apart by
+                // it.
                 *shift_ns = parsed::<u64>(raw)
                     .and_then(|base| i64::try_from(base).ok())
                     .unwrap_or(0);
@@ -371,6 +384,7 @@ impl TraceBuilder {
 }
 
 fn category(raw: &[u8]) -> Category {
+    // In turn, for each event: the list begins with the categories that are most of a trace.
     CATEGORIES
         .iter()
         .find(|(name, _)| raw.eq_ignore_ascii_case(name))
@@ -379,11 +393,13 @@ fn category(raw: &[u8]) -> Category {
 
 /// Whether the host waits for the device in a call of its runtime.
 fn is_wait(name: &[u8]) -> bool {
+    // Alike in all runtimes: `cudaStreamSynchronize`, `hipDeviceSynchronize`, `cuCtxSynchronize`.
     memmem::find(name, b"Synchronize").is_some()
 }
 
 /// What a counter measures, by the names of CUPTI's metrics.
 fn resource_of(name: &str) -> Option<Resource> {
+    // A rate or a count has no full scale that it could be a share of.
     if !(name.contains("pct") || name.contains('%')) {
         return None;
     }

@@ -120,17 +120,21 @@ fn string_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
             _ if begins_event_line(&bytes[from..]) => {
                 return Err(ScanStop::Malformed(from));
             }
+            // JSON allows no line break in a string, but metadata had some up to March 2024.
             _ => from += 1,
         }
     }
 }
 
 fn begins_event_line(line: &[u8]) -> bool {
+    // The indents of Kineto's own writer. In a trace that was saved anew none is found, and a
+    // missing quote costs more of it.
     line.starts_with(b"\n  {") || line.starts_with(b"\n  }") || line.starts_with(b"\n    \"")
 }
 
 /// The end of the object or list that begins at `at`.
 fn nested_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
+    // One depth for both kinds of brackets: only where the value ends is asked.
     let mut depth = 0usize;
     let mut from = at;
     loop {
@@ -165,6 +169,7 @@ fn find(bytes: &[u8], mut from: usize, hits: impl Fn(u64) -> u64) -> Result<usiz
         let (word, is_last) = if let Some(word) = rest.first_chunk() {
             (*word, false)
         } else {
+            // Filled up with zeros, which nobody looks for.
             let mut word = [0; 8];
             word[..rest.len()].copy_from_slice(rest);
             (word, true)
@@ -182,6 +187,7 @@ fn find(bytes: &[u8], mut from: usize, hits: impl Fn(u64) -> u64) -> Result<usiz
 
 /// Marks the lowest byte of `word` that is `byte` by its highest bit; none below it.
 fn equal(word: u64, byte: u8) -> u64 {
+    // The usual test for a zero byte. Its borrow can only mark bytes above the first one.
     let differs = word ^ repeated(byte);
     differs.wrapping_sub(repeated(1)) & !differs & repeated(0x80)
 }
@@ -206,6 +212,8 @@ pub(super) fn text(raw: &[u8]) -> std::borrow::Cow<'_, str> {
     let quoted = [b"\"", raw, b"\""].concat();
     match serde_json::from_slice::<String>(&quoted) {
         Ok(text) => text.into(),
+        // An escape that is none, such as in paths of Windows up to April 2023: better odd than
+        // lost.
         Err(_) => String::from_utf8_lossy(raw),
     }
 }
@@ -234,6 +242,7 @@ pub(super) fn nanoseconds(raw: &[u8]) -> Option<i64> {
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),
     };
+    // In whole numbers: an absolute time has 19 digits, and a float would round it to 256 ns.
     let mut value: i64 = 0;
     let mut decimals: Option<u32> = None;
     for (at, byte) in digits.iter().enumerate() {
@@ -246,6 +255,7 @@ pub(super) fn nanoseconds(raw: &[u8]) -> Option<i64> {
                 decimals = decimals.map(|count| count + 1);
             }
             b'.' if decimals.is_none() && at > 0 => decimals = Some(0),
+            // Only a tool that went through floats writes this: the digits are gone already.
             b'e' | b'E' => return exponential(raw),
             _ => return None,
         }

@@ -116,6 +116,7 @@ impl NvtxCalls {
                 .insert(communicator, seat);
         } else if let Some(bytes) = bytes.filter(|_| self.kept < MAX_CALLS) {
             self.kept += 1;
+            // Of NCCL's calls only sends and receives have a peer.
             let (op, is_point_to_point) = (op.to_owned(), schema.peer.is_some());
             let call = NvtxCall {
                 start_ns,
@@ -162,7 +163,9 @@ impl NvtxCalls {
             .get(&process)?
             .values()
             .copied()
+            // A payload that is laid out otherwise than its schema says gives any numbers.
             .filter(|(size, rank)| rank < size)
+            // All ranks of the job are in the largest one; the others are its parts.
             .max_by_key(|(size, _)| *size)
     }
 }

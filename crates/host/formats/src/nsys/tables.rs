@@ -171,6 +171,7 @@ impl Tables {
         // In the order of the table, not of an index.
         let from = format!("FROM \"{table}\" NOT INDEXED");
         // Qualified, or SQLite takes what is no column for a text.
+        // Each column is tried alone: columns come and go with the versions of the exporter.
         let columns = columns.map(|column| {
             let column = format!("\"{table}\".\"{column}\"");
             let there = self.connection.prepare(&format!("SELECT {column} {from}"));
@@ -219,6 +220,7 @@ fn damaged(path: &Path, place: &str, error: &Error) -> FormatError {
 
 fn reason(error: &Error) -> String {
     match error.sqlite_error_code() {
+        // Only the handler that counts operations interrupts.
         Some(ErrorCode::OperationInterrupted) => {
             "it asks for more work than a table of its size is".to_owned()
         }

@@ -74,6 +74,7 @@ pub(super) fn write_spans(
     mut spans: Vec<TraceSpan>,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    // Of those that begin together the longest first: the others nest in it.
     spans.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
     let spans: Vec<(usize, TraceSpan)> = lanes(spans).collect();
     let mut names: Vec<Value> = processes

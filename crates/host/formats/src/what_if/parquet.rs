@@ -89,6 +89,7 @@ impl<'a> Contents<'a> {
                 inside = (inside - 1).saturating_add(children);
             } else {
                 inside = children;
+                // Repeated ones, 2, have any number of values a row.
                 if children == 0 && repetition < 2 {
                     contents.columns.push((name, repetition == 1));
                 }
@@ -169,6 +170,7 @@ impl<'a> Contents<'a> {
                 0 => plain(chunk.physical, bytes, page.values, &mut |value| {
                     take(value).map_err(Stopped::Refused)
                 })?,
+                // Two names of one encoding; the first is that of older writers.
                 2 | 8 => {
                     let (width, bytes) = bytes.split_first().ok_or("a page is empty")?;
                     hybrid(bytes, u32::from(*width), page.values, &mut |at| {
@@ -255,6 +257,7 @@ fn page<'a>(cursor: &mut Cursor<'a>, codec: i64) -> Result<DataPage<'a>, ThriftE
             (1, 4..=INTEGER) => kind_of_page = cursor.integer()?,
             (2, 4..=INTEGER) => unpacked = size(cursor)?,
             (3, 4..=INTEGER) => packed = size(cursor)?,
+            // Headers of data pages and of dictionaries begin with the same two fields.
             (5 | 7, STRUCT) => cursor.fields(|cursor, number, kind| {
                 match (number, kind) {
                     (1, 4..=INTEGER) => values = size(cursor)?,
@@ -337,6 +340,7 @@ fn plain<'a, E>(
 ) -> Result<(), Stopped<E>> {
     let mut cursor = Cursor::new(bytes);
     for _ in 0..count {
+        // By Parquet's numbers: INT32, INT64, FLOAT, DOUBLE, BYTE_ARRAY.
         take(match physical {
             1 => Value::Whole(i64::from((little(cursor.take(4)?) as u32).cast_signed())),
             2 => Value::Whole(little(cursor.take(8)?).cast_signed()),
@@ -359,6 +363,7 @@ fn hybrid<E>(
     count: usize,
     take: &mut dyn FnMut(u64) -> Result<(), Stopped<E>>,
 ) -> Result<(), Stopped<E>> {
+    // The format has no wider ones, and the shifts below rely on it.
     if width > 32 {
         return Err("a number is wider than 32 bits".into());
     }

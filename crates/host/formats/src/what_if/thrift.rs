@@ -104,6 +104,8 @@ impl<'a> Cursor<'a> {
             if head == 0 {
                 return Ok(());
             }
+            // Four bits of how far it is from the last number; zero if that is too far, and the
+            // number follows.
             number = match head >> 4 {
                 0 => self.integer()?,
                 more => number.saturating_add(i64::from(more)),

@@ -275,6 +275,7 @@ impl PipelineRows<'_> {
         let (is_pass, pp) = (microbatch >= 0, self.pp);
         self.rows.push(Row {
             dp_rank: self.dp_rank,
+            // Stages go round the ranks: with several a rank, each has every `pp`-th.
             stage: stage % pp,
             rank: self.dp_rank * pp + stage % pp,
             step: self.number,
