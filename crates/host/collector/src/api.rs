@@ -141,8 +141,10 @@ fn router(shared: &Arc<ApiState>) -> Router {
         .merge(for_role(shared, agents, Role::Agent))
         .merge(for_role(shared, admins, Role::Admin))
         .merge(for_role(shared, viewers, Role::Viewer))
+        // Without a role: probes of Kubernetes and of load balancers show no token.
         .route("/healthz", get(async || "ok\n"))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "there is nothing at this address"))
+        // Outermost, so that refusals of the layers within have the headers too.
         .layer(from_fn(harden))
         .with_state(Arc::clone(shared))
 }

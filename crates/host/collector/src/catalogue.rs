@@ -184,6 +184,7 @@ impl Catalogue {
             host,
         } = wanted;
         let rows = query.query_map(
+            // One more than is shown says whether there are older ones.
             params![since, job, rank, host, AT_ONCE + 1, before],
             |row| {
                 let document = RawValue::from_string(row.get(3)?);

@@ -60,6 +60,8 @@ pub(crate) async fn take_part(inner: Arc<Inner>) {
                 if std::mem::take(&mut is_away) {
                     inner.tell(&format!("the bus at {address} answers again"));
                 }
+                // A session is never mended: whatever it has missed is read from the bus when it is
+                // joined anew.
                 let Err(error) = member.serve(failed).await;
                 member.stop().await;
                 error
@@ -115,6 +117,8 @@ impl<'a> BusMember<'a> {
         failed: mpsc::Sender<BusError>,
     ) -> Result<Self, BusError> {
         let session = Session::open(address).await?;
+        // Batches before notes: a job that begins between the two is then at worst taken a look
+        // later.
         let (told, told_feed) = session.told().await?;
         let (before, notes) = session.notes().await?;
         let mut member = Self {

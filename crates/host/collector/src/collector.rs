@@ -144,6 +144,7 @@ impl Collector {
         fs::create_dir_all(&path).map_err(data)?;
         let lock = File::create(path.join("lock")).map_err(data)?;
         let begun = Instant::now();
+        // The kernel takes the lock from whoever dies: a kill leaves nothing to clear away.
         while let Err(error) = lock.try_lock() {
             match error {
                 fs::TryLockError::Error(source) => return Err(data(source)),
@@ -212,6 +213,7 @@ impl Collector {
                 inner.say(&id, &"no thread can be started for it");
             }
         }
+        // What is left in the catalogue has no folder any more.
         for id in listed.keys() {
             inner.unlist(id);
         }
@@ -280,6 +282,7 @@ impl Inner {
         if self.is_full() {
             return None;
         }
+        // Others may have come since the look: the limit is about memory, and need not be exact.
         let mut jobs = self.write_jobs();
         Some(Arc::clone(
             jobs.entry(id.to_owned())

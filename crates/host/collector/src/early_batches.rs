@@ -154,6 +154,7 @@ impl Round {
                 let refused = (session, REPLACED.to_owned());
                 self.commands.insert(host, Command::Refused { refused });
             }
+            // It waits nowhere: room that a job may not have does not come back while it runs.
             BatchOutcome::Over(reason) => self.over = Some(reason),
             BatchOutcome::Full(_) => {
                 self.is_full = true;

@@ -55,6 +55,7 @@ async fn take(
         shared.inner.metrics.refused(reason);
         refusal
     };
+    // The stream is what collectors take jobs over by: a batch beside it would be in one copy only.
     if shared.inner.ownership.is_some() {
         let reason = "batches come over the bus here: --bus";
         return refused(
@@ -100,6 +101,7 @@ async fn take(
     };
     debug!(bytes = body.len(), "received");
     let (inner, span) = (Arc::clone(&shared.inner), Span::current());
+    // To unpack takes the processor for milliseconds, and the threads that answer are few.
     let handed = spawn_blocking(move || {
         let (head, inputs) = unpack_batch(&body).map_err(NotHanded::Malformed)?;
         if !memory.hold(unpacked_bytes(&body, &inputs)) {
@@ -192,6 +194,7 @@ async fn receive(mut body: Body, memory: &mut MemoryPermit) -> Result<Bytes, Not
         let Ok(frame) = frame else {
             return Err(NotReceived::Cut);
         };
+        // Trailers, which no agent sends.
         let Ok(data) = frame.into_data() else {
             continue;
         };

@@ -54,6 +54,7 @@ pub(crate) async fn read(
             next = tokio::time::timeout(patience, arrivals.next()) => next,
             _ = stop.changed() => return Ok(()),
         };
+        // A failure ends the session; a time that runs out hands on nothing but what waits.
         let next = next
             .ok()
             .flatten()
@@ -88,6 +89,7 @@ pub(crate) async fn read(
             inner.metrics.refused("gap");
         }
         held.set_behind(is_behind);
+        // What waits is not on disk yet: whoever takes the job over must read it again.
         if early.is_empty() {
             position.store(reached, Ordering::Relaxed);
         }

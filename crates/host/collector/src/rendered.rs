@@ -67,6 +67,8 @@ impl Rendered {
 }
 
 fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<MadePage> {
+    // Read first: what changes while the page is made leaves it old, and the next look makes it
+    // anew.
     let version = held.version();
     let begun = Instant::now();
     let text = held.merger().as_ref().map(|merger| render(merger.job()))?;

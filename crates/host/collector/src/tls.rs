@@ -101,6 +101,7 @@ impl Certificate {
                 key: key.to_owned(),
                 source,
             })?;
+        // The only one that is served: a caller that may choose would begin with HTTP/2.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self(Arc::new(config)))
     }

@@ -227,6 +227,8 @@ impl WebhookSender {
                 let status = answer.status();
                 let outcome = match status.as_u16() {
                     200..300 => PostOutcome::Taken,
+                    // The message itself is wrong. Others, such as 401 and 404, last until somebody
+                    // changes a setting: the alert waits for that.
                     400 | 413 | 422 => PostOutcome::Refused,
                     _ => PostOutcome::Later,
                 };
@@ -278,6 +280,7 @@ fn alertmanager(alert: &Alert, now: Now) -> Value {
     json!({
         "labels": {
             "alertname": format!("laggard_{}", incident.kind.name()),
+            // Not `job`: in Prometheus and Alertmanager that is the label of who was scraped.
             "training_job": job,
             "incident": incident.id,
             "severity": incident.severity,

@@ -371,6 +371,7 @@ impl JobWorker {
                 effects.push(Effect::Answer(asker, BatchOutcome::Full(reason)));
                 continue;
             }
+            // Those before it in this call count as kept, although they are not on disk yet.
             let next = kept
                 .iter()
                 .rfind(|(stored, ..)| {
@@ -391,10 +392,12 @@ impl JobWorker {
                 .rfind(|(stored, ..)| stored.host == batch.host)
                 .map(|(stored, ..)| &stored.session)
                 .or_else(|| self.ledger.newest.get(&batch.host));
+            // A session of which nothing is kept begins now, and so is the newest.
             if next > 0 && newest != Some(&batch.session) {
                 effects.push(Effect::Answer(asker, BatchOutcome::Stale));
                 continue;
             }
+            // What is kept has no gaps: the agent sends again from there.
             if batch.sequence > next {
                 effects.push(Effect::Answer(asker, BatchOutcome::Gap { next }));
                 continue;
@@ -596,6 +599,8 @@ impl JobWorker {
                     drop(StoredEntry::Silent { host, at_s }.write(&mut entries));
                 }
                 self.waiting = Some(WaitsFor::Silent(silent));
+                // The rest follows once it is on disk: nobody is told of silence that a restart
+                // would forget.
                 return vec![self.append(entries)];
             }
         }

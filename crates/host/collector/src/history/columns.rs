@@ -78,6 +78,7 @@ impl TableColumn {
 
     /// Moments in seconds since 1970; null where there is none.
     pub(super) fn times(name: &'static str, rows: impl Iterator<Item = Option<f64>>) -> Self {
+        // In microseconds: a float of seconds since 1970 has no finer ones.
         let (levels, values) = optional(rows.map(|s| s.map(|s| (s * 1e6) as i64)));
         Self {
             name,

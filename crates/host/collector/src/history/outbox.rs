@@ -265,6 +265,7 @@ impl Shipper {
             while let Some(object) = found.next().await {
                 let at = object?.location;
                 let name = at.filename().unwrap_or_default();
+                // `NUMBER-PART.parquet`, or `NUMBER.parquet` where there is one a day.
                 let is_ours = name.split(['-', '.']).next() == Some(number);
                 if is_ours && !keys.contains(&at) {
                     self.place.delete(&at).await?;
@@ -294,6 +295,7 @@ impl Shipper {
                 let day = at
                     .parts()
                     .find_map(|part| part.as_ref().strip_prefix("day=").map(str::to_owned));
+                // Dates in the order of year, month and day sort as text.
                 if day.is_some_and(|day| day < oldest) {
                     self.place.delete(&at).await?;
                 }
