@@ -131,6 +131,8 @@ impl Agent {
             requests.look(directory, &mut |input| keep(told, job, input));
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
+                // Whoever has ended cannot be waited for any more; its number may be another's by
+                // now.
                 if rank.alive {
                     self.deaths.look_at(rank.pid);
                 }
@@ -189,6 +191,8 @@ impl Agent {
             ..
         } = self;
         ras.poll(settings, &mut |input| keep(told, job, input));
+        // After all inputs of this look, so that a window that closes with one of them is in these
+        // lines.
         let announcements = self.job.take_announcements();
         let mut lines: Vec<_> = announcements
             .iter()

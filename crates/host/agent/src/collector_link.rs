@@ -169,6 +169,8 @@ fn publish(
                 profile,
                 device_steps,
             }) => {
+                // The newest list counts. A window or steps, which are asked for once, must not be
+                // lost to it.
                 wanted.stacks = stacks;
                 wanted.profile = profile.or(wanted.profile);
                 wanted.device_steps = device_steps.or(wanted.device_steps);
@@ -196,6 +198,7 @@ fn post(
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
+    // As late as may be: the collector takes the time on the way for a difference of clocks.
     let request = request.header(CLOCK_HEADER, monotonic_now().0.to_string());
     let mut response = match request.send(body) {
         Ok(response) => response,

@@ -264,6 +264,7 @@ impl HeldMarks {
                 (Some(_), _) => &mut self.marks,
                 (None, None) => return,
             };
+            // The first of both in time is beyond what was answered for, and so is all behind it.
             let Some(mut mark) = next.pop_front_if(|mark| mark.at <= until) else {
                 return;
             };
@@ -308,6 +309,8 @@ fn ask_for_ever(
             return;
         };
         for (rank, socket) in to_ask {
+            // Read before the question: what the rank does while it answers may be missing in the
+            // answer.
             let until = monotonic_now();
             let since_epoch = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -342,6 +345,8 @@ fn is_late(error: &io::Error) -> bool {
 
 /// Asks one recorder, of whichever backend has one. The first came with PyTorch 2.10.
 fn ask(socket: &Path) -> io::Result<Vec<RecordedCollective>> {
+    // Both are asked: a worker server has the handlers of all backends, and the recorder of one
+    // that is not used answers with an empty dump.
     let mut answered = None;
     for handler in ["fr_trace_json", "dump_nccl_trace_json"] {
         let Some(body) = post(socket, handler)? else {

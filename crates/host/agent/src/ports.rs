@@ -76,6 +76,7 @@ impl Ports {
                     (*count > before).then(|| ((*name).to_owned(), count - before))
                 })
                 .collect();
+            // A port that was down from the beginning carries nothing of this job.
             if now.state != first.state || !errors.is_empty() {
                 faults.push(NetworkFault::Port {
                     device,

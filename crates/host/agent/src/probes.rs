@@ -251,6 +251,7 @@ pub(crate) fn wall_ns() -> u64 {
 
 /// A file of `/proc` or `/sys` from its beginning; `None` if what it tells of has ended.
 pub(crate) fn text(file: &File) -> Option<String> {
+    // Longer than any of these files, and read at 0: the kernel makes its text anew for that.
     let mut bytes = [0; 1024];
     let length = file.read_at(&mut bytes, 0).ok()?;
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
@@ -270,6 +271,7 @@ fn scheduled(text: &str, at_ns: u64) -> Option<Scheduled> {
 fn ticks(text: &str) -> Option<u64> {
     // The name before may have spaces and brackets of its own.
     let (_, fields) = text.rsplit_once(')')?;
+    // Fields 14 and 15 of proc(5), `utime` and `stime`; the bracket ends field 2.
     let mut fields = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     fields.next()?.ok()?.checked_add(fields.next()?.ok()?)
 }

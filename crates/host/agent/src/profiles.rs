@@ -243,6 +243,7 @@ impl OrderedWindow {
         for ordered in self.ranks.values_mut() {
             ordered.answer = ordered.controller.answer(self.order.number);
             let state = ordered.answer.state;
+            // Taken at each look: the kernel's samples of the process are gone once it has ended.
             if state == ProfileState::Recording {
                 let since_ns = *ordered.recorded_ns.get_or_insert_with(wall_ns);
                 ordered.used = probes.since(ordered.pid, since_ns);

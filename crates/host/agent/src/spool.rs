@@ -316,6 +316,7 @@ impl SpoolFile {
         let mut packed = vec![0; length as usize];
         let (at, before_end) = self.place(self.begin, packed.len());
         let (first, rest) = packed.split_at_mut(before_end);
+        // A part that cannot be read is lost, and its place in the file is free all the same.
         let read = self
             .file
             .read_exact_at(first, at)

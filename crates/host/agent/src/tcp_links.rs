@@ -156,6 +156,7 @@ fn dump(
     let request = InetRequest {
         family,
         protocol: IPPROTO_TCP,
+        // `INET_DIAG_INFO`: without it the kernel answers with addresses and no counters.
         extensions: ExtensionFlags::INFO,
         states: StateFlags::ESTABLISHED,
         socket_id,

@@ -217,6 +217,7 @@ impl Sender {
             link,
             destination,
             boot: boot.unwrap_or_default().trim().to_owned(),
+            // Later agents of a host sort behind earlier ones, and two of one moment are not alike.
             session: format!("{}-{}", since_epoch.as_micros(), std::process::id()),
             restarts: 0,
             sequence: 0,
@@ -304,6 +305,7 @@ impl Sender {
                 }
                 true
             }
+            // The answer to it was lost on the way, and the batch was not.
             BatchAnswer::Next(next) if next > self.sequence => {
                 self.taken();
                 true
@@ -399,6 +401,8 @@ impl Sender {
     /// The collector has lost what it had: it is told again who the ranks are.
     fn begin_anew(&mut self) {
         self.restarts += 1;
+        // A new session of the same agent: numbers begin at 0 again, and the collector waits for no
+        // others.
         let base = self.session.split('.').next().unwrap_or_default();
         self.session = format!("{base}.{}", self.restarts);
         self.sequence = 0;

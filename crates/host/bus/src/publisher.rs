@@ -90,6 +90,7 @@ impl Publisher {
             Ok::<_, io::Error>((client, orders.map_err(io::Error::other)?))
         })?;
         let mut bus = {
+            // The context starts tasks, and may do so only where there is a runtime.
             let _inside = runtime.enter();
             jetstream::new(client)
         };
@@ -132,6 +133,7 @@ impl Publisher {
         let subject = names::batches(&self.job, &self.host);
         let published = self.runtime.block_on(async {
             let kept = self.bus.send_publish(subject, message).await?;
+            // The client itself would wait on for as long as it connects anew.
             tokio::time::timeout(TIMEOUT, kept.into_future())
                 .await
                 .unwrap_or_else(|_| Err(PublishErrorKind::TimedOut.into()))

@@ -163,6 +163,8 @@ impl Session {
             description: Some("batches of laggard's agents".to_owned()),
             subjects: vec![names::BATCHES.to_owned()],
             max_age: KEPT_FOR,
+            // A collector knows what it has by session and sequence; this only spares the disk of
+            // the bus.
             duplicate_window: KNOWN_FOR,
             ..Config::default()
         };

@@ -66,6 +66,7 @@ impl Cards {
         let mut virtual_cards = Vec::new();
         for (name, folder) in ports::entries(&system.join("class/net")) {
             let device = folder.join("device");
+            // A card without a cable is not slow.
             if number(&folder.join("carrier")) != Some(1.0) {
                 continue;
             }

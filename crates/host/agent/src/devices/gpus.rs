@@ -120,6 +120,7 @@ impl Gpus {
 
 /// Looks at all GPUs until nobody listens any more.
 fn look_on(library: &OsString, bus: &Path, closely: &AtomicBool, tell: &SyncSender<GpuLook>) {
+    // By its path, at run time: one build serves hosts with and without a driver.
     let Ok(nvml) = Nvml::builder().lib_path(library).init() else {
         return;
     };
@@ -223,6 +224,7 @@ impl<'nvml> WatchedGpu<'nvml> {
             .into_iter()
             .filter_map(|(gauge, value)| Some((gauge, value?))),
         );
+        // A GPU at rest lowers both by itself, which would look as if it was held back.
         if used.busy.is_some_and(|busy| busy >= WORKS) {
             let clock_mhz = self.device.clock_info(Clock::SM).ok().map(f64::from);
             let gt_per_s = links.pcie.map(|link| link.gt_per_s);
