@@ -273,6 +273,7 @@ impl Seat {
         };
         let visible: Vec<&str> = visible.split(',').map(str::trim).collect();
         let own = match visible.as_slice() {
+            // Launchers that give each process its own device show it no other.
             [only] => Some(only),
             several => several.get(self.local_rank as usize),
         };

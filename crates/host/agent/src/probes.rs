@@ -189,6 +189,8 @@ impl ProbedProcess {
 
     /// Looks at it; `None` once it has ended.
     fn look(&mut self, at_ns: u64) -> Option<()> {
+        // Reading fails once the process is gone, even if another has its number: the file is its
+        // own.
         let now = scheduled(&text(&self.schedule)?, at_ns)?;
         if let Some(before) = self.last_loop.replace(now) {
             self.loops.push_back(LoopSample {

@@ -189,6 +189,7 @@ fn query(address: &str, patience: Duration) -> io::Result<Vec<u8>> {
     }
     send(&mut writer, "VERBOSE STATUS\n", deadline)?;
     let mut reply = Vec::new();
+    // RAS says no length, and closes behind the report.
     let length = reader.take(MAX_REPLY_BYTES + 1).read_to_end(&mut reply)? as u64;
     if length > MAX_REPLY_BYTES {
         return Err(io::Error::other("the reply is too long"));

@@ -151,6 +151,7 @@ impl RequestTable {
                 usual_bytes_per_s,
             }) = lost
                 && !watched.slower
+                // A network that fails slows all pairs, and a few say so.
                 && self.slower_told < MAX_TOLD
             {
                 watched.slower = true;

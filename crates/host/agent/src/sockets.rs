@@ -51,6 +51,7 @@ pub(crate) fn sockets_of(pid: u32) -> BTreeSet<u64> {
 /// A line of the kernel's table, if its socket is stuck: its inode, bytes and what to tell.
 fn entry(line: &str) -> Option<(u64, (u64, NetworkFault))> {
     let mut fields = line.split_ascii_whitespace();
+    // Columns: number, own address, peer, state, queues, timer, sent again, user, timeout, inode.
     let (peer, state) = (fields.nth(2)?, fields.next()?);
     let (queue, _) = fields.next()?.split_once(':')?;
     let (timer, _) = fields.next()?.split_once(':')?;

@@ -38,6 +38,7 @@ pub fn stack_of(pid: u32) -> Stack {
 /// Processes that one has started and that do nothing for it any more: they were stopped, or have
 /// ended and it has not noticed yet.
 fn idle_workers(pid: u32) -> Vec<Worker> {
+    // The kernel lists children by the thread that made them; a DataLoader is made by the main one.
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
         .unwrap_or_default()
         .split_whitespace()

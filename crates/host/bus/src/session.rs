@@ -158,6 +158,7 @@ impl Session {
             .to("connect")?;
         let mut bus = jetstream::new(client);
         bus.set_timeout(TIMEOUT);
+        // Made by the first collector; agents only publish, and need no right to make streams.
         let config = Config {
             name: names::STREAM.to_owned(),
             description: Some("batches of laggard's agents".to_owned()),
@@ -233,6 +234,7 @@ impl Session {
     /// # Errors
     /// [`BusError`].
     pub async fn told(&self) -> Result<(Vec<NewestBatch>, Feed<NewestBatch>), BusError> {
+        // Headers only: each collector hears of all jobs, and needs the batches of its own.
         let subject = names::BATCHES;
         feed(
             &self.stream,

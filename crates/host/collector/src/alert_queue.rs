@@ -147,6 +147,7 @@ impl AlertQueue {
     /// What to send now, if anything.
     pub(crate) fn next(&mut self, now: Now) -> Option<Delivery> {
         if self.repeat_at.is_some_and(|at| now.at >= at) {
+            // From now on: after a post that hung for minutes one repetition is enough.
             self.repeat_at = Some(now.at + REPEAT_EVERY);
             // What waits has not been taken yet: it is sent in its turn, not twice.
             let known: Vec<Alert> = self

@@ -91,10 +91,12 @@ impl JobAlerts {
         let mut found = Announcements::default();
         let mut changed = false;
         for incident in incidents {
+            // Info is for those who look, not for those who are called.
             if !incident.open || incident.severity <= Severity::Info || has_ended {
                 continue;
             }
             let Announced { going_on, returns } = &mut self.announced;
+            // It was away and not over: the next time it must stay away longer.
             if self.quiet_since.remove(&incident.id).is_some() {
                 *returns.entry(incident.id.clone()).or_default() += 1;
                 changed = true;

@@ -217,6 +217,7 @@ async fn lead(
     let address = HeaderValue::from_str(&format!("{keeper}{path}")).ok();
     if let Some(address) = address.filter(|_| is_alive) {
         let location = [(header::LOCATION, address)];
+        // This redirect keeps method and body; after others a DELETE becomes a GET.
         return (StatusCode::TEMPORARY_REDIRECT, location).into_response();
     }
     let reason = format!("the job is kept by {keeper}, which is not there");
@@ -502,6 +503,7 @@ async fn events(State(shared): App, Path(job): Path<String>) -> Response {
         let data = serde_json::to_string(&summary).unwrap_or_default();
         Ok::<_, Infallible>(Event::default().event("verdict").data(data))
     });
+    // Proxies cut connections on which nothing comes.
     Sse::new(changes)
         .keep_alive(KeepAlive::default())
         .into_response()

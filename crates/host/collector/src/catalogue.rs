@@ -166,6 +166,7 @@ impl Catalogue {
     /// The newest incidents that are wanted.
     pub(crate) fn incidents(&self, wanted: &IncidentQuery) -> rusqlite::Result<IncidentPage> {
         let connection = self.connection();
+        // One that never ended went on for as long as its job was heard of.
         let mut query = connection.prepare(
             "SELECT job, begun_s, ended_s, document
              FROM incidents AS found JOIN jobs USING (job)

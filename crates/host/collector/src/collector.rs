@@ -156,6 +156,7 @@ impl Collector {
         }
         let metrics = Arc::new(Metrics::new());
         let webhook = options.webhook.as_ref();
+        // Before the jobs, whose threads resume in it what was announced.
         let alerts =
             webhook.map(|webhook| AlertOutbox::open(&path, webhook.form, Arc::clone(&metrics)));
         let outbox = match &options.history {

@@ -134,6 +134,7 @@ async fn take(
         Ok(answered)
     });
     let answered = match handed.await {
+        // Nobody answers if the job's thread has ended meanwhile: then the agent sends it again.
         Ok(Ok(answered)) => answered.await.ok(),
         Ok(Err(reason)) => return not_handed(shared, reason),
         Err(_) => None,

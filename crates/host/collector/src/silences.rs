@@ -67,6 +67,7 @@ impl Silences {
     /// Takes up those an earlier collector knew.
     pub(crate) fn open(data: &Path) -> Self {
         let file = data.join(FILE);
+        // A file that cannot be read is none: rather an alert too many than one too few.
         let known = fs::read(&file)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())

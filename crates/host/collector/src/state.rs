@@ -48,6 +48,7 @@ impl JobState {
 
     pub(crate) fn of(verdict: &Verdict, hosts: usize, silent: usize, ended: bool) -> Self {
         let open: Vec<_> = verdict.incidents.iter().filter(|it| it.open).collect();
+        // The end outranks what was open when it came: nobody can put that right any more.
         if ended {
             Self::Ended
         } else if hosts > 0 && silent == hosts {

@@ -41,6 +41,7 @@ impl Store {
         let path = folder.join(BATCHES);
         let file = OpenOptions::new()
             .read(true)
+            // What is added goes to the end, wherever reading has stopped.
             .append(true)
             .create(true)
             .open(&path)

@@ -99,6 +99,7 @@ impl MarkEvents {
 fn event_of(kind: &str) -> Option<Event> {
     if let Some(op) = kind.strip_prefix("K:") {
         let op = CollectiveOp::from_name(op);
+        // These lists know no groups and no numbers: all ranks are in each collective.
         return Some(Event::CollectiveIssue(CollectiveIssue::new(op, 0, 0)));
     }
     Some(match kind {

@@ -78,6 +78,7 @@ impl JournalWriter {
         }
         let file = BufWriter::new(File::create(path)?);
         let out = match path.extension().and_then(|extension| extension.to_str()) {
+            // Fast rather than small: it is written beside a job that needs the cores.
             Some("gz") => Out::Gzip(Box::new(GzEncoder::new(file, Compression::fast()))),
             Some("zst") => Out::Zstd(Box::new(zstd::stream::write::Encoder::new(file, 1)?)),
             _ => Out::Plain(file),

@@ -369,6 +369,7 @@ fn rank_step(
         .map(|(_, duration)| duration)
         .sum();
     let overlap = wall.map_or(0.0, |wall| (named - wall).max(0.0));
+    // An expanded matrix has a backward stage for each micro-step.
     let backward = stages
         .iter()
         .filter(|stage| **stage == StageId::BACKWARD)

@@ -37,6 +37,7 @@ pub fn write_perfetto(set: &TraceSet, verdict: &Verdict, out: &mut impl Write) -
     let mut spans = Vec::new();
     for (rank, kept, _, profiled) in set.traces() {
         let offset_ns = matches.clocks.offsets_ns.get(&rank).copied().unwrap_or(0);
+        // From the rank's own clock to the one that collectives have set for all.
         let origin_ns = kept.origin_ns() - offset_ns;
         add_steps(
             rank,
@@ -49,6 +50,7 @@ pub fn write_perfetto(set: &TraceSet, verdict: &Verdict, out: &mut impl Write) -
             .profile
             .as_ref()
             .map_or(&[][..], |found| &found.functions);
+        // Read again: of all traces at once there is only what verdicts are made of.
         if let Some(trace) = kept.whole().map_err(io::Error::other)? {
             add_functions(rank, &trace, functions, offset_ns, &mut spans);
         }

@@ -157,6 +157,7 @@ impl RasReply {
         for communicator in &self.communicators {
             job.hashes
                 .extend(communicator.name.strip_prefix("comm 0x").and_then(|rest| {
+                    // Behind the hash may stand the second one, of parts of a split communicator.
                     let digits = rest.split(' ').next().unwrap_or_default();
                     u64::from_str_radix(digits, 16).ok()
                 }));

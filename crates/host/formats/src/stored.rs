@@ -134,6 +134,7 @@ impl StoredBatches {
         loop {
             match stored.next() {
                 Ok(Some(entry)) => entries.push(entry),
+                // The collector was killed while it wrote, or writes just now.
                 Ok(None) | Err(StoredError::Torn) => return Ok(Self(entries)),
                 Err(error) => return Err(error.at(path, stored.whole_bytes())),
             }
@@ -154,6 +155,7 @@ impl StoredBatches {
         for (entry, batch) in self.0.iter().cloned() {
             match (entry, batch) {
                 (_, Some(batch)) => merger.take(batch),
+                // As the collector did then: the same entries lead to the same verdict.
                 (StoredEntry::Silent { host, .. }, _) => merger.lose(&host),
                 _ => {}
             }

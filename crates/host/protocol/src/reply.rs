@@ -62,9 +62,12 @@ impl Reply {
             status => {
                 let refusal: Refusal = serde_json::from_slice(body).unwrap_or_default();
                 match status {
+                    // Without a number nothing is known of the session: it begins anew.
                     409 => Self::Resume {
                         next: refusal.next.unwrap_or_default(),
                     },
+                    // The batch itself is wrong, and would be so again. Anything else may be put
+                    // right while it waits, such as a token.
                     400 | 413 | 422 => Self::Refused(refusal.error),
                     _ => Self::Later(refusal.error),
                 }
@@ -87,6 +90,7 @@ pub enum Command {
         /// The session, and why.
         refused: (String, String),
     },
+    // Last: all of its fields may be missing, so that any object is one.
     /// What a collector asks of the host.
     Wanted(HostOrders),
 }

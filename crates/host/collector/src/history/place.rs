@@ -80,6 +80,7 @@ impl HistoryPlace {
                 let bucket = AmazonS3Builder::from_env()
                     .with_url(url)
                     .with_retry(retry)
+                    // Stores within a cluster often speak HTTP; the address says which.
                     .with_allow_http(true)
                     .with_http_connector(Connector(tls.clone()))
                     .build()

@@ -84,12 +84,15 @@ pub(super) fn write_flat(
             let until = rows.min(from + PAGE);
             let values = column.values.plain(from, until);
             let mut page = Struct::default();
+            // A data page. Both lengths are one, as nothing is packed.
             page.whole(1, INT32, 0);
             page.whole(2, INT32, values.len());
             page.whole(3, INT32, values.len());
             let mut head = Struct::default();
             head.whole(1, INT32, until - from);
             head.whole(2, INT32, PLAIN);
+            // There are no levels, since all values are required; their encodings are named all the
+            // same.
             head.whole(3, INT32, RLE);
             head.whole(4, INT32, RLE);
             page.field(5, STRUCT, &head.end());

@@ -242,6 +242,7 @@ impl RowReader<'_> {
                 limit_bytes,
             });
         }
+        // Values that the other columns replace: without one of them the file is refused.
         rows.push(Row {
             dp_rank: 0,
             stage: 0,
