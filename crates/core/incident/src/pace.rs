@@ -81,10 +81,13 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
     distances.sort_unstable();
     // The usual one, not the mean: a strike that was missed doubles a distance.
     let usual = distances[distances.len() / 2];
-    let equal = distances
-        .iter()
-        .filter(|distance| **distance == usual)
-        .count();
+    // A strike between two others that nobody saw, as in a profile window, breaks no period.
+    let is_unseen = |step: u64| seen.count(step..=step) == 0;
+    let is_usual = |pair: &&[u64]| {
+        let mut between = (1..(pair[1] - pair[0]) / usual).map(|nth| pair[0] + nth * usual);
+        (pair[1] - pair[0]).is_multiple_of(usual) && between.all(is_unseen)
+    };
+    let equal = strikes.windows(2).filter(is_usual).count();
     let enough = equal as f64 >= PERIODIC_SHARE * distances.len() as f64;
     // Strikes in neighbouring steps have no period; whether they go on is asked above and below.
     if strikes.len() >= PERIODIC_STRIKES && usual > 1 && enough {
@@ -127,6 +130,14 @@ mod tests {
         assert_eq!(pace(strikes.clone(), 39), Pace::Sporadic);
         let seen = (0..12).chain(30..40).collect();
         assert_eq!(pace_of(&strikes, &seen, 39), Pace::Steady);
+    }
+
+    #[test]
+    fn a_strike_in_steps_nobody_saw_does_not_hide_a_period() {
+        let strikes = [11, 36, 61, 111, 136];
+        assert_eq!(pace(strikes, 136), Pace::Sporadic);
+        let seen = (5..76).chain(87..137).collect();
+        assert_eq!(pace_of(&strikes, &seen, 136), Pace::Every { steps: 25 });
     }
 
     #[test]
