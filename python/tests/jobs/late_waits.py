@@ -7,6 +7,7 @@ is full.
 
 ``FAULT`` strikes ``SLOW_RANK`` for ``DELAY`` seconds: loader, forward, callback, launches,
 pause (one step in 25, five times as long), device (its kernels take 1.5 times as long) or none.
+There may be several, each with a rank and seconds of its own: ``loader@1@0.04,callback@3@0.02``.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step),
 never, or clip (inside the optimizer, which clips gradients).
 """
@@ -38,7 +39,6 @@ QUEUE = 24
 
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
-slow = rank == SLOW_RANK
 noise = random.Random(1000 * SEED + rank)
 step = 0
 
@@ -47,13 +47,24 @@ def spend(seconds):
     time.sleep(seconds * noise.uniform(0.95, 1.05))
 
 
-def struck(place, every_step=True):
+def own_faults():
+    """Seconds by which the faults of this rank strike, by their place."""
+    faults = {}
+    for fault in FAULT.split(","):
+        place, *own = fault.split("@")
+        of, seconds = own or (SLOW_RANK, DELAY)
+        if int(of) == rank:
+            faults[place] = float(seconds)
+    return faults
+
+
+def struck(place):
     """Seconds that the host is late by here."""
-    if not slow or place != FAULT or step < SINCE:
+    if step < SINCE:
         return 0.0
-    if FAULT == "pause":
-        return 5 * DELAY if step % 25 == 12 else 0.0
-    return DELAY
+    if place == "pause":
+        return 5 * faults.get(place, 0.0) if step % 25 == 12 else 0.0
+    return faults.get(place, 0.0)
 
 
 class Meeting:
@@ -82,7 +93,7 @@ class Device(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
         self.queue, self.meeting = queue.Queue(QUEUE), Meeting()
-        self.pace = 1.5 if slow and FAULT == "device" else 1.0
+        self.pace = 1.5 if "device" in faults else 1.0
         self.start()
 
     def run(self):
@@ -149,6 +160,7 @@ class SGD(optim.SGD):
 
 
 LAYERS = 3
+faults = own_faults()
 device = Device()
 model = nn.Sequential(*(Layer(16, 16) for _ in range(LAYERS)), nn.Linear(16, 1))
 for layer in model[:LAYERS]:

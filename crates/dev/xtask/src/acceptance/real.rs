@@ -1,5 +1,6 @@
 //! Rows measured on real `torchrun` jobs (gloo, CPU) on this machine.
 
+mod ahead;
 mod service;
 
 use std::fs;
@@ -19,7 +20,7 @@ use super::AcceptanceRow;
 type Print<'a> = &'a mut dyn FnMut(AcceptanceRow);
 type Rows = fn(&Lab, &str, Print<'_>) -> Result<()>;
 
-pub(super) const ROWS: [(&str, Rows); 14] = [
+pub(super) const ROWS: [(&str, Rows); 17] = [
     ("peers", recorded_peers),
     ("SF-A10", seeded_stage_on_gloo),
     ("SF-A11", host_only_late_work),
@@ -34,6 +35,9 @@ pub(super) const ROWS: [(&str, Rows); 14] = [
     ("X4", service::healthy),
     ("pipelines", service::pipelines),
     ("service", service::fault_matrix),
+    ("ahead", ahead::late_waits),
+    ("device", ahead::on_devices),
+    ("gain", ahead::predicted),
 ];
 
 const DATA: &str = "data.next_wait";
@@ -95,6 +99,11 @@ impl Lab {
 
     /// The verdict of a command that ends with one on its standard output.
     fn verdict(&self, arguments: &[String]) -> Result<Verdict> {
+        Ok(self.verdict_and_output(arguments)?.0)
+    }
+
+    /// The verdict of a command, and its whole standard output.
+    fn verdict_and_output(&self, arguments: &[String]) -> Result<(Verdict, String)> {
         let output = self.command("laggard")?.args(arguments).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(
@@ -109,16 +118,22 @@ impl Lab {
         } else {
             last_line(&text)
         };
-        serde_json::from_str(json).with_context(|| format!("no verdict:\n{said}"))
+        let verdict = serde_json::from_str(json).with_context(|| format!("no verdict:\n{said}"));
+        Ok((verdict?, text))
     }
 
     /// The verdict of a training under `laggard run`.
     fn run(&self, options: &str, command: Vec<String>) -> Result<Verdict> {
+        Ok(self.run_with_output(options, command)?.0)
+    }
+
+    /// The verdict of a training, and its whole standard output.
+    fn run_with_output(&self, options: &str, command: Vec<String>) -> Result<(Verdict, String)> {
         let mut arguments = vec!["run".to_owned(), "--json".to_owned()];
         arguments.extend(options.split_whitespace().map(str::to_owned));
         arguments.push("--".to_owned());
         arguments.extend(command);
-        self.verdict(&arguments)
+        self.verdict_and_output(&arguments)
     }
 
     fn study(&self, options: &str, ranks: u32, arguments: &str) -> Result<Verdict> {
