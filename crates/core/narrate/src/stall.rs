@@ -565,7 +565,7 @@ mod tests {
         );
         assert_eq!(
             text(Some(0.5)),
-            format!("{there}; the device of rank 2 had not 0.50 s later")
+            format!("{there}; the device of rank 2 had not 500.0 ms later")
         );
     }
 

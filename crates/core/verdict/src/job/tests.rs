@@ -9,6 +9,7 @@ use diagnosis::Witnesses;
 use super::*;
 
 mod hangs;
+mod standstills;
 
 /// What was announced, in words.
 fn lines(job: &mut Job) -> Vec<String> {

@@ -1,0 +1,77 @@
+//! Jobs in which hosts wait for devices, and which of these is behind.
+
+use super::hangs::{quiet, sum, take_mark};
+use super::*;
+
+/// A job of four whose hosts have issued the same all-reduce. The devices of ranks 0, 1 and 3 were
+/// seen to get to it after 12 s; the host of rank 2 looks for its own until then or later.
+fn issued_alike(looks_until_s: u64) -> Job {
+    let mut job = Job::new("job", Source::Run, Settings::default());
+    let members = (0..4).collect();
+    job.take(Input::Group {
+        group: 1,
+        name: "default".to_owned(),
+        members,
+    });
+    let device = |job: &mut Job, rank, at_s, made_at_s: u64, event: Event, place| {
+        let time = DeviceTime {
+            reached: DeviceReached::mark(&event),
+            made_at: RankNs(made_at_s * 1_000_000_000),
+            device_ns: place,
+            first_step: 40,
+            place,
+        };
+        take_mark(job, rank, at_s, Event::DeviceTime(time));
+    };
+    for rank in 0..4 {
+        take_mark(&mut job, rank, 10, Event::ForwardBegin);
+        device(&mut job, rank, 10, 10, Event::ForwardBegin, 0);
+    }
+    for rank in 0..4 {
+        take_mark(&mut job, rank, 11, sum(47));
+    }
+    for rank in 0..4 {
+        take_mark(&mut job, rank, 12, Event::BackwardEnd);
+        if rank != 2 {
+            device(&mut job, rank, 12, 11, sum(47), 1);
+        }
+    }
+    for at_s in 13..=looks_until_s {
+        take_mark(&mut job, 2, at_s, Event::OptimizerBegin);
+    }
+    job
+}
+
+#[test]
+fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_others() {
+    let mut job = issued_alike(20);
+    assert!(quiet(&mut job, 79).is_empty());
+    assert_eq!(quiet(&mut job, 81).len(), 4);
+    job.take(Input::StacksComplete);
+    let said = "hang since step 40: the device of rank 2 has not begun ALLREDUCE #47 of group \
+                default, which others have begun; rank 2 is in optim.step_cpu_wall";
+    assert_eq!(lines(&mut job), [said]);
+    let [hang] = &job.verdict().incidents[..] else {
+        panic!("{:?}", job.verdict())
+    };
+    assert_eq!(
+        (&hang.subject.ranks[..], hang.severity),
+        (&[2][..], Severity::Critical)
+    );
+    assert_eq!(hang.victims, [0, 1, 3].into_iter().collect());
+    let there = "the devices of ranks 0-1,3 got to ALLREDUCE #47 of group default";
+    let told: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
+    assert!(told.contains(&format!(
+        "{there}; the device of rank 2 had not 8.00 s later"
+    )));
+    // Without a later look it may have got there since.
+    let mut job = issued_alike(12);
+    quiet(&mut job, 73);
+    job.take(Input::StacksComplete);
+    let [hang] = &job.verdict().incidents[..] else {
+        panic!("{:?}", job.verdict())
+    };
+    assert!(hang.subject.ranks.is_empty(), "{}", hang.text);
+    let told: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
+    assert!(told.contains(&format!("{there}; the device of rank 2 was not seen there")));
+}
