@@ -109,6 +109,7 @@ pub struct ListedJob {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alerts::incident;
 
     #[test]
     fn a_job_whose_devices_are_not_observed_is_not_healthy() {
@@ -124,5 +125,21 @@ mod tests {
         assert_eq!(state(&verdict), JobState::Healthy);
         verdict.job.ambiguous_steps = 1;
         assert_eq!(state(&verdict), JobState::Unclear);
+    }
+
+    #[test]
+    fn a_job_that_hangs_is_hung_whatever_else_is_slow() {
+        let job = verdict::Job::new("job", model::Source::Marks, verdict::Settings::default());
+        let mut verdict = job.verdict();
+        let slow = incident(true);
+        let mut hang = slow.clone();
+        hang.kind = IncidentKind::Hang;
+        verdict.incidents = vec![slow.clone(), hang.clone()];
+        assert_eq!(JobState::of(&verdict, 1, 0, false), JobState::Hung);
+        hang.open = false;
+        verdict.incidents = vec![slow, hang];
+        assert_eq!(JobState::of(&verdict, 1, 0, false), JobState::Slow);
+        assert_eq!(JobState::of(&verdict, 1, 1, false), JobState::Silent);
+        assert_eq!(JobState::of(&verdict, 1, 0, true), JobState::Ended);
     }
 }
