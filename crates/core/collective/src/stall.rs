@@ -188,21 +188,6 @@ fn rooted(
             if gone.is_empty() { entered } else { gone },
         )
     };
-    let mut concerned: Vec<Wait> = waits
-        .iter()
-        .filter(|wait| {
-            let is_inside = kind == StallKind::Inside && wait.missing.is_empty();
-            (is_inside && wait.entered.iter().any(|rank| culprits.contains(rank)))
-                || wait.awaited().any(|rank| culprits.contains(&rank))
-                || wait.desyncs.iter().any(|it| culprits.contains(&it.rank))
-        })
-        .cloned()
-        .collect();
-    // Where they stand first; of others the one that most ranks are in says most.
-    concerned.sort_by_key(|wait| {
-        let is_elsewhere = kind == StallKind::Inside && !wait.missing.is_empty();
-        (is_elsewhere, std::cmp::Reverse(wait.entered.len()))
-    });
     let waiting: BTreeSet<u32> = waits
         .iter()
         .flat_map(|wait| wait.entered.iter().copied())
@@ -219,8 +204,8 @@ fn rooted(
             .iter()
             .filter_map(|rank| Some((*rank, job.ranks.get(rank)?.kind?)))
             .collect(),
+        waits: concerned(&waits, kind, &culprits),
         culprits: culprits.into_iter().collect(),
-        waits: concerned,
         waiting: waiting.into_iter().collect(),
         step,
         since,
@@ -228,6 +213,26 @@ fn rooted(
         halts: Vec::new(),
         devices: Vec::new(),
     })
+}
+
+/// The waits that the culprits have a part in.
+fn concerned(waits: &[Wait], kind: StallKind, culprits: &BTreeSet<u32>) -> Vec<Wait> {
+    let mut concerned: Vec<Wait> = waits
+        .iter()
+        .filter(|wait| {
+            let is_inside = kind == StallKind::Inside && wait.missing.is_empty();
+            (is_inside && wait.entered.iter().any(|rank| culprits.contains(rank)))
+                || wait.awaited().any(|rank| culprits.contains(&rank))
+                || wait.desyncs.iter().any(|it| culprits.contains(&it.rank))
+        })
+        .cloned()
+        .collect();
+    // Where they stand first; of others the one that most ranks are in says most.
+    concerned.sort_by_key(|wait| {
+        let is_elsewhere = kind == StallKind::Inside && !wait.missing.is_empty();
+        (is_elsewhere, std::cmp::Reverse(wait.entered.len()))
+    });
+    concerned
 }
 
 /// A job whose ranks do nothing and wait for nobody that is known by what hosts issued: for the
