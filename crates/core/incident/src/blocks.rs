@@ -125,6 +125,7 @@ impl SlowBlocks {
     fn side(&self) -> Option<Side> {
         let (mut late_s, mut least_s, mut most_s) = (0.0, 0.0, 0.0);
         for slow in self.blocks.values().flatten() {
+            // Parts of hosts are summed: where one is not known, the sum is not.
             let [host_least_s, host_most_s] = slow.host_s?;
             late_s += slow.excess_s();
             least_s += host_least_s;

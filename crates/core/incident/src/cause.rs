@@ -52,6 +52,7 @@ impl Reference {
         now.advance_s
             .iter()
             .map(|(stage, now_s)| {
+                // A stage that the best window lacks took nothing then.
                 let before_s = self.advance_s.get(stage).copied().unwrap_or(0.0);
                 (*stage, now_s - before_s)
             })
@@ -137,6 +138,7 @@ fn input_bound(
             found: sampled_found,
             ..
         }) => {
+            // Faults cost what they do in all steps; this account is of the sampled ones.
             let scale = found.exposed_s / sampled_found.exposed_s;
             scale * waited_for_data_s(&sampled.window, sampled_found, explained_s / scale)?
         }

@@ -190,6 +190,8 @@ fn pcie(view: &View<'_>) -> Option<Found> {
     let (lanes, most) = (view.own(Gauge::PcieLanes)?, view.own(Gauge::PcieLanesMost)?);
     let usual = view.usual(Gauge::PcieLanes);
     let speeds = view.slower(Gauge::PcieGtPerS);
+    // The less of what it could use and what others have: where all slots are narrow, none
+    // is at fault.
     let is_narrow = lanes < SPEED_RATIO * usual.unwrap_or(most).min(most);
     if !is_narrow && speeds.is_none() {
         return None;
