@@ -188,6 +188,7 @@ impl HostMerger {
         self.reached.remove(&(before, place));
         self.waited.remove(&(before, place));
         self.reached.insert((sender.watermark, place));
+        // Who has deregistered has no more to say.
         if !last {
             self.waited.insert((sender.watermark, place));
         }
@@ -260,6 +261,7 @@ impl HostMerger {
         let furthest = self.furthest();
         let mut waited = self.waited.iter().map(|(watermark, _)| *watermark);
         let first = waited.find(|watermark| furthest.seconds_since(*watermark) <= MOST_BEHIND_S);
+        // Nobody is waited for: all that is held back may go out.
         first.unwrap_or(RankNs(u64::MAX))
     }
 
@@ -475,6 +477,8 @@ impl Host {
     }
 
     fn push(&mut self, input: Input) {
+        // What has no time, or an earlier one, keeps its place: times of a queue never go back, for
+        // what is released goes by the first.
         self.at = self.at.max(input.at().unwrap_or_default());
         self.queue.push_back((self.at, Some(input)));
     }

@@ -114,6 +114,7 @@ fn stages(
         });
     }
     let steps = found.steps.len() as u64;
+    // Lags are summed over the steps, and so is the noise that they are compared with.
     let notable_s = gates.notable_s(found.step_s()) * steps as f64;
     let stages = found.stages.iter().enumerate().map(|(slot, stage)| {
         let led = window.ranks.iter().zip(&led[slot]);
@@ -124,6 +125,7 @@ fn stages(
             share: found.share[slot],
             gain: found.gain[slot],
             lead_ranks: led
+                // A single rank leads every step.
                 .filter(|(_, led)| places.len() > 1 && **led * 2 > steps)
                 .map(|(rank, _)| *rank)
                 .collect(),

@@ -75,6 +75,7 @@ impl Series {
             let known = self.columns.iter_mut().rev();
             let mut known = known.filter(|known| known.first_step <= account.step);
             match known.next().filter(|_| beside) {
+                // Its steps were counted with the role that came first.
                 Some(known) => known.absorb(Column { steps: 0, ..column }),
                 None => self.push(column),
             }
@@ -119,6 +120,7 @@ impl Series {
         }
         let most = (CELLS / self.ranks.len().max(1)).clamp(COLUMNS[0], COLUMNS[1]);
         while self.columns.len() > most {
+            // Doubled, so that whole columns are joined and none is split.
             self.width *= 2;
             let mut joined: Vec<Column> = Vec::with_capacity(most);
             for column in std::mem::take(&mut self.columns) {
