@@ -282,7 +282,7 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         }
     }
     let beds = format!(
-        "late waits, loss read in {} places, seeds {}",
+        "late waits, loss read in {} places, seeds: {}",
         READS.len(),
         seeds()
     );
@@ -333,7 +333,7 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         }
         healthy.print(
             id,
-            format!("no fault: {mode}, seeds {HEALTHY_SEEDS}"),
+            format!("no fault: {mode}, seeds: {HEALTHY_SEEDS}"),
             print,
         );
         slow_devices(lab, id, mode, print)?;
@@ -382,7 +382,7 @@ fn struck(lab: &Lab, mode: &str, fault: &str, seed: u32, by: (&str, &str)) -> Re
 }
 
 fn print_side(id: &str, scenario: &str, tally: &Tally, print: Print<'_>) {
-    let scenario = format!("{scenario}, seeds {}", seeds());
+    let scenario = format!("{scenario}, seeds: {}", seeds());
     let target = "rank, stage, host or device above 5 %; no other rank";
     let holds = tally.wrong.is_empty();
     print(AcceptanceRow::new(
@@ -432,7 +432,7 @@ fn all_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()> 
         seeds() as usize - accused.len(),
         seeds()
     );
-    let scenario = format!("all devices 1.5 times as slow: {mode}, seeds {}", seeds());
+    let scenario = format!("all devices 1.5 times as slow: {mode}, seeds: {}", seeds());
     let holds = accused.is_empty();
     accused.insert(0, silent);
     print(AcceptanceRow::new(
