@@ -229,11 +229,11 @@ impl Session {
         Ok(alive)
     }
 
-    /// Jobs that batches stand in the stream of, and then each batch that comes.
+    /// The newest batch of each job in the stream, and then each batch that comes.
     ///
     /// # Errors
     /// [`BusError`].
-    pub async fn told(&self) -> Result<(Vec<NewestBatch>, Feed<NewestBatch>), BusError> {
+    pub async fn newest_batches(&self) -> Result<(Vec<NewestBatch>, Feed<NewestBatch>), BusError> {
         // Headers only: each collector hears of all jobs, and needs the batches of its own.
         let subject = names::BATCHES;
         feed(

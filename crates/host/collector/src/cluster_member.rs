@@ -98,8 +98,8 @@ struct BusMember<'a> {
     ownership: &'a OwnershipTable,
     session: Session,
     /// Where the newest batch of each job stands in the stream.
-    told: BTreeMap<String, u64>,
-    told_feed: Feed<NewestBatch>,
+    newest: BTreeMap<String, u64>,
+    newest_feed: Feed<NewestBatch>,
     notes: Feed<KeeperNote>,
     /// The newest note we know of each job: older ones that are still on their way say nothing.
     revisions: BTreeMap<String, u64>,
@@ -119,14 +119,14 @@ impl<'a> BusMember<'a> {
         let session = Session::open(address).await?;
         // Batches before notes: a job that begins between the two is then at worst taken a look
         // later.
-        let (told, told_feed) = session.told().await?;
+        let (newest, newest_feed) = session.newest_batches().await?;
         let (before, notes) = session.notes().await?;
         let mut member = Self {
             inner: Arc::clone(inner),
             ownership,
             session,
-            told: BTreeMap::new(),
-            told_feed,
+            newest: BTreeMap::new(),
+            newest_feed,
             notes,
             revisions: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -134,8 +134,8 @@ impl<'a> BusMember<'a> {
             announced_at: None,
             failed,
         };
-        for told in told {
-            member.hear(told);
+        for batch in newest {
+            member.hear(batch);
         }
         // What was deleted while we were away is not there.
         ownership.view().notes.clear();
@@ -155,7 +155,7 @@ impl<'a> BusMember<'a> {
         tokio::pin!(lost);
         loop {
             let failure = tokio::select! {
-                Some(told) = self.told_feed.next() => told.map(|told| self.hear(told)),
+                Some(batch) = self.newest_feed.next() => batch.map(|batch| self.hear(batch)),
                 Some(note) = self.notes.next() => match note {
                     Ok(note) => {
                         self.noted(note).await;
@@ -183,7 +183,7 @@ impl<'a> BusMember<'a> {
 
     fn hear(&mut self, NewestBatch { job, position }: NewestBatch) {
         if is_name(&job) {
-            let newest = self.told.entry(job).or_default();
+            let newest = self.newest.entry(job).or_default();
             *newest = position.max(*newest);
         }
     }
@@ -240,7 +240,7 @@ impl<'a> BusMember<'a> {
     /// A job was deleted by whoever kept it.
     async fn forgotten(&mut self, job: &str) {
         self.ownership.view().notes.remove(job);
-        self.told.remove(job);
+        self.newest.remove(job);
         if let Some(kept) = self.kept.remove(job) {
             kept.end().await;
         }
@@ -287,7 +287,7 @@ impl<'a> BusMember<'a> {
             .filter(|held| held.summary().state != JobState::Ended)
             .map(|held| held.id.clone())
             .collect();
-        let free = self.ownership.view().free(&self.told, &have);
+        let free = self.ownership.view().free(&self.newest, &have);
         if free
             .iter()
             .any(|job| self.ownership.view().notes.contains_key(job))
@@ -297,7 +297,7 @@ impl<'a> BusMember<'a> {
         }
         let ours = {
             let view = self.ownership.view();
-            view.share(&view.free(&self.told, &have), self.ownership.url())
+            view.share(&view.free(&self.newest, &have), self.ownership.url())
         };
         for job in ours {
             self.take(&job, now).await?;
@@ -365,15 +365,15 @@ impl<'a> BusMember<'a> {
         note: JobNote,
         now: Now,
     ) -> Result<(), BusError> {
-        let told = self.told.get(job).copied().unwrap_or(0);
+        let newest = self.newest.get(job).copied().unwrap_or(0);
         let held = self.inner.held(job);
         if held.is_none() && self.ownership.is_deleted(job) {
             // Since we began to look: the bus is told with the next look.
             return Ok(());
         }
         // One that has ended is read once more where the disk that had it was lost.
-        let is_there = held.is_some() || told == 0;
-        if is_there && note.ended_at.is_some_and(|ended_at| told <= ended_at) {
+        let is_there = held.is_some() || newest == 0;
+        if is_there && note.ended_at.is_some_and(|ended_at| newest <= ended_at) {
             return Ok(());
         }
         let Some(kept) = self.kept.get(job) else {
@@ -402,7 +402,7 @@ impl<'a> BusMember<'a> {
         };
         let Some(held) = held else { return Ok(()) };
         let summary = held.summary();
-        let is_read = kept.position.load(Ordering::Relaxed) >= told;
+        let is_read = kept.position.load(Ordering::Relaxed) >= newest;
         let has_ended = is_read && summary.state == JobState::Ended && !held.runs();
         if has_ended && let Some(kept) = self.kept.remove(job) {
             kept.end().await;
@@ -420,7 +420,7 @@ impl<'a> BusMember<'a> {
             let announced = std::fs::read(folder.join(ANNOUNCED)).ok();
             let note = JobNote {
                 keeper: note.keeper,
-                ended_at: has_ended.then_some(told),
+                ended_at: has_ended.then_some(newest),
                 job: Some(summary),
                 announced: announced.and_then(|text| serde_json::from_slice(&text).ok()),
             };
