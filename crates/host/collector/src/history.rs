@@ -19,7 +19,7 @@ use model::Incident;
 use sha2::{Digest, Sha256};
 use verdict::WindowRecord;
 
-use crate::clock::calendar;
+use crate::clock::{Now, calendar};
 use crate::store::file_name;
 pub(crate) use outbox::{Outbox, drop_unended};
 pub use place::{HistoryPlace, PlaceError};
@@ -69,11 +69,11 @@ pub(crate) struct JobHistory {
     written: BTreeMap<String, [u8; 32]>,
     /// Whether files that another version or other settings left behind may be there.
     may_have_others: bool,
-    told_at: Instant,
+    published_at: Instant,
 }
 
 impl JobHistory {
-    pub(crate) fn new(outbox: Arc<Outbox>, job: &str, origin: JobOrigin) -> Self {
+    pub(crate) fn new(outbox: Arc<Outbox>, job: &str, origin: JobOrigin, now: Now) -> Self {
         Self {
             outbox,
             job: file_name(job),
@@ -83,7 +83,7 @@ impl JobHistory {
             parts: BTreeMap::new(),
             written: BTreeMap::new(),
             may_have_others: true,
-            told_at: Instant::now(),
+            published_at: now.at,
         }
     }
 
@@ -96,6 +96,7 @@ impl JobHistory {
             lags += stage.late.len();
         }
         let is_full = rows >= PART_ROWS || lags >= PART_LAGS;
+        // A part is of one day, so that days which are too old can be removed whole.
         let closed = if is_full || day != self.day {
             self.close()
         } else {
@@ -108,14 +109,14 @@ impl JobHistory {
         closed
     }
 
-    /// Whether it is time to tell of what there is.
-    pub(crate) fn is_due(&self) -> bool {
-        self.told_at.elapsed() >= self.outbox.every
+    /// Whether it is time to publish what there is.
+    pub(crate) fn is_due(&self, now: Now) -> bool {
+        now.since(self.published_at) >= self.outbox.every
     }
 
-    /// Tells of what there is so far.
-    pub(crate) fn tell(&mut self, incidents: &[Dated<&Incident>]) -> io::Result<()> {
-        self.told_at = Instant::now();
+    /// Publishes what there is so far.
+    pub(crate) fn publish(&mut self, now: Now, incidents: &[Dated<&Incident>]) -> io::Result<()> {
+        self.published_at = now.at;
         self.write_open()?;
         let mut days: BTreeMap<String, Vec<Dated<&Incident>>> = BTreeMap::new();
         for dated in incidents {
@@ -124,7 +125,7 @@ impl JobHistory {
                 .push(dated.clone());
         }
         let name = format!("{}.parquet", self.origin.begun_s);
-        let mut now = Vec::new();
+        let mut published = Vec::new();
         for (day, dated) in days {
             let tables = [
                 (tables::INCIDENTS, tables::incidents(&dated)),
@@ -133,7 +134,7 @@ impl JobHistory {
             for (table, bytes) in tables {
                 let file = format!("{table}.{day}.{name}");
                 self.write(&file, &bytes.map_err(io::Error::other)?)?;
-                now.push(file);
+                published.push(file);
             }
         }
         // Those that are told of no more, because they turned out to be part of others.
@@ -143,7 +144,7 @@ impl JobHistory {
                 file.split('.').next(),
                 Some(tables::INCIDENTS | tables::EVIDENCE)
             );
-            !is_of_incidents || now.contains(file)
+            !is_of_incidents || published.contains(file)
         });
         if self.may_have_others || self.written.len() < before {
             let names: Vec<&str> = self.written.keys().map(String::as_str).collect();
@@ -156,9 +157,9 @@ impl JobHistory {
     }
 
     /// The same for the last time; the job may come back.
-    pub(crate) fn finish(&mut self, incidents: &[Dated<&Incident>]) -> io::Result<()> {
+    pub(crate) fn finish(&mut self, now: Now, incidents: &[Dated<&Incident>]) -> io::Result<()> {
         self.may_have_others = true;
-        self.tell(incidents)
+        self.publish(now, incidents)
     }
 
     fn close(&mut self) -> io::Result<()> {
@@ -190,6 +191,8 @@ impl JobHistory {
         // What has not changed is not put again.
         let digest: [u8; 32] = Sha256::digest(bytes).into();
         let before = self.written.get(file);
+        // A file of a new name: the list of all that should be there does not have it, and would
+        // remove it.
         if before.is_none() && self.outbox.take_back(&self.job, self.origin.begun_s)? {
             self.may_have_others = true;
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use model::Incident;
 use verdict::WindowRecord;
 
+use crate::clock::Now;
 use crate::collector::Inner;
 use crate::history::{Dated, JobHistory, JobOrigin};
 use crate::worker::Over;
@@ -41,34 +42,42 @@ impl HistoryRecorder {
         }
     }
 
-    fn history(&mut self, origin: JobOrigin) -> Option<&mut JobHistory> {
+    fn history(&mut self, origin: JobOrigin, now: Now) -> Option<&mut JobHistory> {
         if self.history.is_none() {
             let outbox = self.inner.outbox.clone()?;
-            self.history = Some(JobHistory::new(outbox, &self.job, origin));
+            self.history = Some(JobHistory::new(outbox, &self.job, origin, now));
         }
         self.history.as_mut()
     }
 
     /// Takes windows in their order.
-    pub(crate) fn record(&mut self, origin: JobOrigin, windows: Vec<Dated<WindowRecord>>) {
+    pub(crate) fn record(
+        &mut self,
+        now: Now,
+        origin: JobOrigin,
+        windows: Vec<Dated<WindowRecord>>,
+    ) {
         for window in windows {
-            let added = self.history(origin).map_or(Ok(()), |it| it.add(window));
+            let added = self
+                .history(origin, now)
+                .map_or(Ok(()), |it| it.add(window));
             self.note(added).ok();
         }
     }
 
-    /// Tells how the job is, where it is time to. What fails is tried again the next time.
-    pub(crate) fn tell(
+    /// Publishes how the job is, where it is time to. What fails is tried again the next time.
+    pub(crate) fn publish(
         &mut self,
+        now: Now,
         origin: JobOrigin,
         incidents: &[Dated<Incident>],
         summary: &ListedJob,
         over: Over,
     ) -> io::Result<()> {
         let dated: Vec<_> = incidents.iter().map(Dated::as_ref).collect();
-        let told = match self.history(origin) {
-            Some(history) if over == Over::Yes => history.finish(&dated),
-            Some(history) if history.is_due() => history.tell(&dated),
+        let published = match self.history(origin, now) {
+            Some(history) if over == Over::Yes => history.finish(now, &dated),
+            Some(history) if history.is_due(now) => history.publish(now, &dated),
             _ => Ok(()),
         };
         let open = dated
@@ -76,13 +85,13 @@ impl HistoryRecorder {
             .map(|it| (it.what.id.clone(), it.what.open))
             .collect();
         let listed = (summary.state, open);
-        let is_late = self.listed_at.is_none_or(|at| at.elapsed() >= LIST_EVERY);
+        let is_late = self.listed_at.is_none_or(|at| now.since(at) >= LIST_EVERY);
         if listed != self.listed || is_late {
-            self.listed_at = Some(Instant::now());
+            self.listed_at = Some(now.at);
             self.listed = listed;
             self.inner.list(summary, None, &dated);
         }
-        self.note(told)
+        self.note(published)
     }
 
     /// Says what fails, once until something succeeds.

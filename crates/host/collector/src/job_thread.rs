@@ -67,9 +67,10 @@ impl JobThread {
         );
         let mut recorder = HistoryRecorder::new(&inner, &handle.id);
         let store = Store::open(&inner.options.data, &handle.id, |entry, batch| {
-            let effect = worker.replay(Now::read(), entry, batch);
+            let now = Now::read();
+            let effect = worker.replay(now, entry, batch);
             if let Some(Effect::Record(origin, windows)) = effect {
-                recorder.record(origin, windows);
+                recorder.record(now, origin, windows);
             }
         })?;
         let alerts = inner.alerts.as_ref().map(|outbox| {
@@ -81,7 +82,8 @@ impl JobThread {
                 .for_each(|alert| outbox.resume(alert));
             alerts
         });
-        let effects = worker.ready(Now::read(), store.bytes(), alerts);
+        let now = Now::read();
+        let effects = worker.ready(now, store.bytes(), alerts);
         info!(job = handle.id, bytes = store.bytes(), "job taken up");
         let mut thread = Self {
             inner,
@@ -92,7 +94,7 @@ impl JobThread {
             has_exited: false,
         };
         // What fails was said, and is tried again.
-        drop(thread.perform(effects));
+        drop(thread.perform(now, effects));
         Ok(thread)
     }
 
@@ -109,6 +111,7 @@ impl JobThread {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return WorkerExit::LetGo,
             }
+            // Between batches too: a job that never pauses has silent hosts and alerts as well.
             self.tell(Message::Tick).ok();
         }
         WorkerExit::Over
@@ -164,11 +167,12 @@ impl JobThread {
 
     /// Tells the worker, and does what it asks for; fails if the history cannot be written.
     fn tell(&mut self, message: Message) -> io::Result<()> {
-        let effects = self.worker.step(Now::read(), message);
-        self.perform(effects)
+        let now = Now::read();
+        let effects = self.worker.step(now, message);
+        self.perform(now, effects)
     }
 
-    fn perform(&mut self, mut effects: Vec<Effect>) -> io::Result<()> {
+    fn perform(&mut self, mut now: Now, mut effects: Vec<Effect>) -> io::Result<()> {
         let mut done = Ok(());
         while !effects.is_empty() {
             let mut next = None;
@@ -180,13 +184,15 @@ impl JobThread {
                     Effect::Resume => next = Some(Message::Resume),
                     Effect::Answer(to, answer) => to.answer(answer),
                     Effect::Record(origin, windows) => {
-                        self.recorder.record(origin, windows);
+                        self.recorder.record(now, origin, windows);
                     }
                     Effect::Publish(origin, incidents, over) => {
                         let summary = self.handle.summary();
-                        let told = self.recorder.tell(origin, &incidents, &summary, over);
+                        let published = self
+                            .recorder
+                            .publish(now, origin, &incidents, &summary, over);
                         // What comes after a failure is done all the same.
-                        done = done.and(told);
+                        done = done.and(published);
                     }
                     Effect::Alert(alert) => {
                         if let Some(alerts) = &self.inner.alerts {
@@ -200,7 +206,9 @@ impl JobThread {
                     Effect::Exit => self.has_exited = true,
                 }
             }
-            effects = next.map_or_else(Vec::new, |message| self.worker.step(Now::read(), message));
+            // Read anew: a slow disk may have taken seconds.
+            now = Now::read();
+            effects = next.map_or_else(Vec::new, |message| self.worker.step(now, message));
         }
         done
     }
