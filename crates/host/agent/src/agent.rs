@@ -17,7 +17,7 @@ use crate::probes::Probes;
 use crate::processes::of_ranks;
 use crate::profiles::Profiles;
 use crate::ras::{Own, Ras};
-use crate::requests::RequestFeed;
+use crate::rdma::RdmaFeed;
 use crate::sockets::stuck_sockets;
 use crate::stacks::stack_of;
 use crate::tcp_links::LinkFeed;
@@ -53,7 +53,7 @@ pub struct Agent {
     told: Listeners,
     flight: FlightFeed,
     live: LiveFeed,
-    requests: RequestFeed,
+    rdma: RdmaFeed,
     ports: Ports,
     links: LinkFeed,
     ras: Ras,
@@ -80,7 +80,7 @@ impl Agent {
             told: Listeners::default(),
             flight: FlightFeed::default(),
             live: LiveFeed::new(settings.arrival.clone()),
-            requests: RequestFeed::default(),
+            rdma: RdmaFeed::default(),
             ports: Ports::default(),
             links: LinkFeed::default(),
             ras: Ras::default(),
@@ -121,14 +121,14 @@ impl Agent {
             let Self {
                 reader,
                 live,
-                requests,
+                rdma,
                 told,
                 job,
                 ..
             } = self;
             live.look(reader, &mut |input| keep(told, job, input));
             let directory = reader.directory();
-            requests.look(directory, &mut |input| keep(told, job, input));
+            rdma.look(directory, &mut |input| keep(told, job, input));
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
                 // Whoever has ended cannot be waited for any more; its number may be another's by
@@ -148,13 +148,13 @@ impl Agent {
         self.read_flight(|flight, take| flight.poll(read, take));
         let Self {
             live,
-            requests,
+            rdma,
             told,
             job,
             ..
         } = self;
         live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
-        requests.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
+        rdma.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         let Self {
             reader,
             links,
@@ -377,7 +377,7 @@ impl Agent {
                 stack: stack_of(pid),
             });
             for fault in self
-                .requests
+                .rdma
                 .stalled(rank)
                 .into_iter()
                 .chain(stuck_sockets(pid))

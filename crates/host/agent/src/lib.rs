@@ -17,7 +17,7 @@ mod processes;
 mod profiles;
 mod quota;
 mod ras;
-mod requests;
+mod rdma;
 mod slowing;
 mod sockets;
 mod spool;

@@ -1,4 +1,4 @@
-//! Work requests of ranks, by the tables of the preloaded library.
+//! RDMA work requests of ranks, by the tables of the preloaded library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -17,15 +17,15 @@ const MAX_TOLD: usize = 4;
 
 /// The tables of work requests of one job on this host.
 #[derive(Debug, Default)]
-pub(crate) struct RequestFeed {
-    tables: BTreeMap<PathBuf, RequestTable>,
+pub(crate) struct RdmaFeed {
+    tables: BTreeMap<PathBuf, RdmaTable>,
     /// Tables that cannot be read, or of processes that ended.
     refused: BTreeSet<PathBuf>,
     read: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct RequestTable {
+struct RdmaTable {
     reader: RequestReader,
     pairs: Vec<WatchedPair>,
     slower_told: usize,
@@ -41,7 +41,7 @@ struct WatchedPair {
     slower: bool,
 }
 
-impl RequestFeed {
+impl RdmaFeed {
     /// Looks for new tables and for processes that ended.
     pub(crate) fn look(&mut self, directory: &RingDirectory, take: &mut dyn FnMut(Input)) {
         let ended = self.tables.extract_if(.., |_, table| {
@@ -56,7 +56,7 @@ impl RequestFeed {
             }
             match RequestReader::open(&path) {
                 Ok(reader) => {
-                    let table = RequestTable {
+                    let table = RdmaTable {
                         reader,
                         pairs: Vec::new(),
                         slower_told: 0,
@@ -128,7 +128,7 @@ impl RequestFeed {
     }
 }
 
-impl RequestTable {
+impl RdmaTable {
     fn read(&mut self, at: RankNs, take: &mut dyn FnMut(Input)) {
         let rank = self.reader.identity().rank;
         let read = self.reader.read(at);
@@ -205,7 +205,7 @@ mod tests {
             ..Identity::default()
         };
         let _writer = RequestWriter::create(&directory, &identity).unwrap();
-        let mut feed = RequestFeed::default();
+        let mut feed = RdmaFeed::default();
         feed.look(&directory, &mut |_| unreachable!("it can be read"));
         feed.look(&directory, &mut |_| unreachable!("it was read"));
         assert!(feed.tables.is_empty());
@@ -228,11 +228,11 @@ mod tests {
         let mut gid = [0; 16];
         gid[15] = 1;
         writer.connect(index, 1, gid, 88);
-        let mut feed = RequestFeed::default();
+        let mut feed = RdmaFeed::default();
         feed.look(&directory, &mut |_| unreachable!("it can be read"));
         let (began, mut at_ms, mut sent) = (Instant::now(), 0, 0);
         let mut told = Vec::new();
-        let mut poll = |feed: &mut RequestFeed, at_ms: u64| {
+        let mut poll = |feed: &mut RdmaFeed, at_ms: u64| {
             let asked = began + Duration::from_millis(at_ms);
             feed.poll(asked, RankNs(at_ms * MS), &mut |input| told.push(input));
         };
