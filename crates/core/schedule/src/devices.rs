@@ -106,10 +106,12 @@ impl DeviceWatch {
             }
         }
         while self.waiting.len() > MAX_WAITING {
+            // A rank whose device times are lost would keep its steps waiting for ever.
             self.waiting.pop_first();
         }
         let pipelines = watch.pipelines();
         let ranks: Vec<u32> = pipelines.iter().flat_map(|it| it.ranks.clone()).collect();
+        // Who works in which pipeline is not known before a whole iteration was seen.
         if ranks.is_empty() {
             return Vec::new();
         }

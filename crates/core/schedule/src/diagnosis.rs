@@ -1,7 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::hang::halt;
-use crate::job::{LoggedJob, Observed};
+use crate::iterations::RankMarker;
+use crate::job::{LoggedJob, Observed, StageOfPipeline};
 use crate::lanes::median_s;
 use crate::lateness::CallLateness;
 use crate::{
@@ -153,9 +154,11 @@ pub fn diagnose(
 fn partial(job: &LoggedJob) -> Vec<Partial> {
     let mut partial = Vec::new();
     for (at, rank) in job.ranks.iter().enumerate() {
+        // The first marker ends an iteration whose begin nobody saw.
         let whole: Vec<u64> = (1..job.marks_ns.len())
-            .filter(|marker| job.is_whole(at, *marker))
-            .map(|marker| job.iterations.numbers[marker])
+            .map(|marker| RankMarker { at, marker })
+            .filter(|of| job.is_whole(*of))
+            .map(|of| job.iterations.numbers[of.marker])
             .collect();
         let lost = rank
             .gaps
@@ -283,9 +286,11 @@ impl<'a> IterationAnalysis<'a> {
         let marks_ns = &self.job.marks_ns;
         let mut networked = Vec::new();
         for (from_ns, until_ns) in network_ns {
+            // The first marker ends no iteration that has a begin.
             let first = marks_ns
                 .partition_point(|mark_ns| mark_ns <= from_ns)
                 .max(1);
+            // Up to and with the iteration in which the network recovered.
             let after = marks_ns.partition_point(|mark_ns| mark_ns < until_ns) + 1;
             let during = first..after.min(marks_ns.len());
             self.slow.retain(|marker| !during.contains(marker));
@@ -341,7 +346,7 @@ impl<'a> IterationAnalysis<'a> {
             .iter()
             .map(|marker| self.took(*marker) - self.usual_s)
             .sum();
-        let mut blamed: BTreeMap<(usize, usize), BlamedBlocks> = BTreeMap::new();
+        let mut blamed: BTreeMap<StageOfPipeline, BlamedBlocks> = BTreeMap::new();
         for marker in episode {
             let observed = &self.blocks[marker];
             let found = self
@@ -351,8 +356,11 @@ impl<'a> IterationAnalysis<'a> {
                 let Some(seen) = observed[slow.pipeline][slow.node] else {
                     continue;
                 };
-                let stage = blamed.entry((slow.pipeline, slow.stage)).or_default();
-                stage.push((*marker, slow, seen));
+                let SlowBlock {
+                    pipeline, stage, ..
+                } = slow;
+                let place = StageOfPipeline { pipeline, stage };
+                blamed.entry(place).or_default().push((*marker, slow, seen));
             }
         }
         let base = self.base(episode, lost_s);
@@ -366,6 +374,8 @@ impl<'a> IterationAnalysis<'a> {
         let mut found = Vec::new();
         for (place, blamed) in blamed {
             let by_rank = self.by_rank(place, &blamed);
+            // Only where several ranks stood still are blocks shared out among them: else all
+            // that the stage was late says who it is.
             let parts = if by_rank.len() > 1 {
                 by_rank
                     .into_iter()
@@ -375,6 +385,8 @@ impl<'a> IterationAnalysis<'a> {
                 vec![(None, blamed)]
             };
             for (known, blamed) in parts {
+                // Parts of what was really lost: blocks that were slow at the same time cost it
+                // once.
                 let lost_s = lost_s * excess_s(&blamed) / all_s;
                 let base = SlowIterations {
                     lost_s,
@@ -390,10 +402,10 @@ impl<'a> IterationAnalysis<'a> {
     /// stage's members. Blocks in which nobody did go with those of the rank that cost most.
     fn by_rank(
         &self,
-        (pipeline, stage): (usize, usize),
+        place: StageOfPipeline,
         blamed: &BlamedBlocks,
     ) -> BTreeMap<usize, BlamedBlocks> {
-        let members = self.job.members(pipeline, stage);
+        let members = self.job.members(place);
         let mut by_rank: BTreeMap<usize, BlamedBlocks> = BTreeMap::new();
         let mut others = Vec::new();
         for it in blamed {
@@ -424,6 +436,7 @@ impl<'a> IterationAnalysis<'a> {
         at: usize,
     ) -> f64 {
         self.job
+            // The call that ends a block belongs to it, and the end of a span does not.
             .most_late_s(members, at, (seen.ready_ns, seen.end_ns + 1))
     }
 
@@ -439,6 +452,7 @@ impl<'a> IterationAnalysis<'a> {
             cause: BlockCause::Unseen,
             first: episode.first().map_or(0, |marker| numbers[*marker]),
             last: episode.last().map_or(0, |marker| numbers[*marker]),
+            // Nothing came after it, so nobody knows that it is over.
             open: last.as_ref() == episode.last(),
             took_s: median_s(episode.iter().map(|marker| self.took(*marker))).unwrap_or(0.0),
             usual_s: self.usual_s,
@@ -458,16 +472,18 @@ impl<'a> IterationAnalysis<'a> {
     fn of_stage(
         &self,
         base: &SlowIterations,
-        (pipeline, stage): (usize, usize),
+        place: StageOfPipeline,
         (blamed, known): (&BlamedBlocks, Option<usize>),
         (episode, wide): (&[usize], &[CallLateness]),
     ) -> SlowIterations {
-        let members = self.job.members(pipeline, stage);
+        let members = self.job.members(place);
         let layers = self.job.layer_lateness(&members);
         let (then, healthy) = (sum(&layers, episode), sum(&layers, &self.healthy));
         let layers_s = then.beyond_s(&healthy);
         let wide_s = sum(wide, episode).beyond_s(&sum(wide, &self.healthy));
         let mut late_s: Vec<f64> = members.iter().map(|at| wide_s[*at]).collect();
+        // None where a stage has one rank only, or layers do not meet: then where all meet is all
+        // there is.
         for (late_s, layers_s) in late_s.iter_mut().zip(&layers_s) {
             *late_s += layers_s;
         }
@@ -489,9 +505,10 @@ impl<'a> IterationAnalysis<'a> {
             .filter(|(_, rank)| ranks.contains(rank))
             .map(|(at, _)| wide_s[*at])
             .sum();
+        // Who is a victim is measured by the culprit's lateness: without one nobody is.
         let victims = culprit.map_or(Vec::new(), |at| {
             let own_s = layers_s.get(at).copied().unwrap_or(0.0);
-            self.victims(pipeline, stage, own_s, episode)
+            self.victims(place, own_s, episode)
         });
         let last_share = culprit
             .filter(|at| *at < then.last.len())
@@ -503,12 +520,12 @@ impl<'a> IterationAnalysis<'a> {
         SlowIterations {
             ranks,
             unseen,
-            stage: Some(stage as u32),
-            passes: self.passes(pipeline, stage, blamed, episode),
+            stage: Some(place.stage as u32),
+            passes: self.passes(place, blamed, episode),
             cause: self.cause(blamed, &members, culprit),
             span_ns: begin_ns.zip(end_ns),
             victims,
-            outside_s: self.outside(pipeline, episode),
+            outside_s: self.outside(place.pipeline, episode),
             wide_share: Some(wide_own_s / wide_all_s).filter(|share| *share > MOSTLY),
             last_share,
             block: Some(blocks[0]).filter(|_| blocks.len() == 1),
@@ -517,13 +534,13 @@ impl<'a> IterationAnalysis<'a> {
     }
 
     /// Ranks of other stages that are late in their layers' calls while this lasts.
-    fn victims(&self, pipeline: usize, stage: usize, own_s: f64, episode: &[usize]) -> Vec<u32> {
+    fn victims(&self, place: StageOfPipeline, own_s: f64, episode: &[usize]) -> Vec<u32> {
         let mut victims = Vec::new();
-        for other in 0..self.job.layout.size(Axis::Pipeline) as usize {
-            if other == stage {
+        for stage in 0..self.job.layout.size(Axis::Pipeline) as usize {
+            if stage == place.stage {
                 continue;
             }
-            let members = self.job.members(pipeline, other);
+            let members = self.job.members(StageOfPipeline { stage, ..place });
             let layers = self.job.layer_lateness(&members);
             let late_s = sum(&layers, episode).beyond_s(&sum(&layers, &self.healthy));
             for (at, late_s) in members.into_iter().zip(late_s) {
@@ -537,8 +554,7 @@ impl<'a> IterationAnalysis<'a> {
 
     fn passes(
         &self,
-        pipeline: usize,
-        stage: usize,
+        place: StageOfPipeline,
         blamed: &BlamedBlocks,
         episode: &[usize],
     ) -> Vec<SlowPass> {
@@ -552,10 +568,10 @@ impl<'a> IterationAnalysis<'a> {
             let usual_s = self
                 .healthy
                 .iter()
-                .flat_map(|marker| self.took_in_pass(*marker, pipeline, stage, pass));
+                .flat_map(|marker| self.took_in_pass(*marker, place, pass));
             let of = episode
                 .iter()
-                .map(|marker| self.took_in_pass(*marker, pipeline, stage, pass).count());
+                .map(|marker| self.took_in_pass(*marker, place, pass).count());
             let Some((took_s, usual_s)) = median_s(slow_s.iter().copied()).zip(median_s(usual_s))
             else {
                 continue;
@@ -576,14 +592,13 @@ impl<'a> IterationAnalysis<'a> {
     fn took_in_pass(
         &self,
         marker: usize,
-        pipeline: usize,
-        stage: usize,
+        place: StageOfPipeline,
         pass: Pass,
     ) -> impl Iterator<Item = f64> {
         let graph = self.localiser.graph();
-        let observed = &self.blocks[&marker][pipeline];
+        let observed = &self.blocks[&marker][place.pipeline];
         graph
-            .nodes_of(stage)
+            .nodes_of(place.stage)
             .filter(move |node| graph.block(*node).1.pass == pass)
             .filter_map(|node| observed[node])
             .map(|seen| seen.lead_s + seen.body_s)
@@ -613,6 +628,7 @@ impl<'a> IterationAnalysis<'a> {
         let stood_s = worst.zip(culprit).map_or(0.0, |(worst, at)| {
             self.stood_s(worst, members, members[at]) / worst.1.excess_s()
         });
+        // Asked first: a host whose input comes late stands still as well.
         if input_s > excess_s * MOSTLY {
             BlockCause::Transfer
         } else if stood_s > MOSTLY {

@@ -56,6 +56,7 @@ impl Expectation {
 
     fn believes(&self, node: usize, duration_s: f64, passed_gate: bool) -> bool {
         let Some(usual_s) = self.of(node) else {
+            // The published rules take what comes first, slow or not.
             return passed_gate || self.update != Update::PassedGate;
         };
         match self.update {

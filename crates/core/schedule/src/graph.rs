@@ -61,6 +61,8 @@ impl Graph {
         for ((stage, block), node) in &places {
             before[*node as usize] = (*node > firsts[*stage]).then(|| node - 1);
             let from = plan.source(*stage, *block).or_else(|| {
+                // Nothing comes from another stage: on the last one backward takes what forward
+                // gave, and weights follow on backward everywhere.
                 let own = match block.pass {
                     Pass::Backward => PipelineBlock {
                         pass: Pass::Forward,
@@ -179,6 +181,7 @@ impl Graph {
             let Some(ended_ns) = ended_ns.get(source) else {
                 continue;
             };
+            // Clocks of two hosts: either may be ahead, so that the difference needs a sign.
             let ([from, to], passed_ns) = (
                 [source, node].map(|node| self.block(node).0),
                 i128::from(*begun_ns) - i128::from(*ended_ns),
@@ -217,6 +220,7 @@ impl Graph {
 /// Kahn's algorithm: shorter than all nodes where some wait in a circle.
 fn topological(before: &[Option<u32>], source: &[Option<u32>]) -> Vec<u32> {
     let nodes = before.len();
+    // Eight bits do: a block waits for two others at most.
     let (mut waits, mut after) = (vec![0u8; nodes], vec![Vec::new(); nodes]);
     for predecessors in [before, source] {
         for (from, to) in predecessors.iter().zip(0u32..) {

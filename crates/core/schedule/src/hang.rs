@@ -2,7 +2,8 @@ use model::PipelineHalt;
 use std::collections::BTreeMap;
 
 use crate::Axis;
-use crate::job::{LoggedJob, Observed};
+use crate::iterations::RankMarker;
+use crate::job::{LoggedJob, Observed, StageOfPipeline};
 use crate::lanes::median_s;
 use crate::passes::blocks;
 
@@ -53,6 +54,7 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Pipelin
         members,
         input_ns,
     } = standing(job, marker, until_ns)?;
+    // Blocks before calls: who has done fewer blocks is behind, whatever it has called in them.
     let least = members
         .iter()
         .map(|rank| (rank.done, rank.times_ns.len()))
@@ -85,7 +87,11 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Pipelin
             .iter()
             .filter_map(|(marker, blocks)| {
                 let input_ns = blocks[pipeline][node]?.ready_ns;
-                pause_s(job, *at, *marker, (least, input_ns))
+                let of = RankMarker {
+                    at: *at,
+                    marker: *marker,
+                };
+                pause_s(job, of, (least, input_ns))
             })
             .collect();
         let usual_s = median_s(pauses_s.iter().copied())?;
@@ -96,7 +102,13 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Pipelin
         if let Some(due_ns) = due_ns {
             let late_s = seen
                 .keys()
-                .filter_map(|marker| job.iterations.span_ns(*at, *marker))
+                .filter_map(|marker| {
+                    let of = RankMarker {
+                        at: *at,
+                        marker: *marker,
+                    };
+                    job.iterations.span_ns(of)
+                })
                 .map(|span| job.most_late_s(&places, *at, span))
                 .fold(0.0, f64::max);
             let ahead_s = until_ns.saturating_sub(*due_ns) as f64 * 1e-9;
@@ -116,13 +128,15 @@ fn standing(job: &LoggedJob, marker: usize, until_ns: u64) -> Option<HaltedPipel
     let (_, graph) = job.schedule.as_ref()?;
     let mut found = None;
     for pipeline in 0..job.pipelines {
+        // What no log shows counts as done: nobody is accused of it.
         let mut finished = vec![true; graph.nodes()];
         let mut ends_ns = vec![0; graph.nodes()];
         let mut stages = Vec::new();
         for stage in 0..job.layout.size(Axis::Pipeline) as usize {
             let mut members = Vec::new();
-            for at in job.members(pipeline, stage) {
+            for at in job.members(StageOfPipeline { pipeline, stage }) {
                 let begin_ns = job.iterations.marks_ns[at][marker]?;
+                // The very last call belongs to them, and the end of a span does not.
                 let calls = job.calls(at, begin_ns, until_ns + 1);
                 let seen = blocks(graph.plan(), stage, &calls)?;
                 // A last block that sends nothing is done once anything follows it.
@@ -166,15 +180,10 @@ fn standing(job: &LoggedJob, marker: usize, until_ns: u64) -> Option<HaltedPipel
 
 /// Seconds from a rank's call before this one in an iteration, or from when its input was there,
 /// to it.
-fn pause_s(
-    job: &LoggedJob,
-    at: usize,
-    marker: usize,
-    (number, input_ns): (usize, u64),
-) -> Option<f64> {
-    let span = job.iterations.span_ns(at, marker);
-    let (begin_ns, end_ns) = span.filter(|_| job.is_whole(at, marker))?;
-    let times_ns = job.calls(at, begin_ns, end_ns).times_ns();
+fn pause_s(job: &LoggedJob, of: RankMarker, (number, input_ns): (usize, u64)) -> Option<f64> {
+    let span = job.iterations.span_ns(of);
+    let (begin_ns, end_ns) = span.filter(|_| job.is_whole(of))?;
+    let times_ns = job.calls(of.at, begin_ns, end_ns).times_ns();
     let before_ns = *times_ns.get(number.checked_sub(1)?)?;
     let next_ns = *times_ns.get(number).unwrap_or(&end_ns);
     Some(next_ns.saturating_sub(before_ns.max(input_ns)) as f64 * 1e-9)

@@ -19,6 +19,13 @@ const TOO_LONG: u64 = 3;
 /// A communicator of all ranks: for each of them its lane and how it fits the reference's.
 pub(crate) type Wide = Vec<(usize, Fit)>;
 
+/// An iteration of a rank: the rank's place in the list of logs, and the marker that ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RankMarker {
+    pub(crate) at: usize,
+    pub(crate) marker: usize,
+}
+
 /// The ranks' view of one job, by place in the list of logs.
 #[derive(Debug)]
 pub(crate) struct Iterations {
@@ -43,6 +50,8 @@ pub(crate) fn wide_lanes(ranks: &[Vec<LaneCalls>], reference: usize) -> BTreeMap
                     .enumerate()
                     .filter(|(_, other)| other.kind == LaneKind::Collective)
                     .filter_map(|(at, other)| Some((at, lane.fit(other)?)))
+                    // Several may have the same calls: the one whose calls are nearest in time is
+                    // the same.
                     .min_by_key(|(_, fit)| fit.distance_ns())
             })
             .collect();
@@ -118,20 +127,22 @@ impl Iterations {
         ends.map_or(0, |(first, last)| last - first + 1)
     }
 
-    /// When a rank was in the iteration that a marker ends, if it is known.
-    pub(crate) fn span_ns(&self, rank: usize, marker: usize) -> Option<(u64, u64)> {
+    /// When a rank was in an iteration, if it is known.
+    pub(crate) fn span_ns(&self, of: RankMarker) -> Option<(u64, u64)> {
+        let RankMarker { at, marker } = of;
         let before = marker.checked_sub(1)?;
+        // A marker between the two was lost: this would be the time of several iterations.
         if self.numbers[before] + 1 != self.numbers[marker] {
             return None;
         }
-        let marks = &self.marks_ns[rank];
+        let marks = &self.marks_ns[at];
         Some((marks[before]?, marks[marker]?)).filter(|(begin, end)| begin < end)
     }
 
     /// What the iteration took that a marker ends: the median of the ranks, in seconds.
     pub(crate) fn took_s(&self, marker: usize) -> Option<f64> {
         let mut took_ns: Vec<u64> = (0..self.marks_ns.len())
-            .filter_map(|rank| self.span_ns(rank, marker))
+            .filter_map(|at| self.span_ns(RankMarker { at, marker }))
             .map(|(begin, end)| end - begin)
             .collect();
         median(&mut took_ns).map(|took_ns| took_ns as f64 * 1e-9)
@@ -212,6 +223,7 @@ fn numbers(lane: &LaneCalls, calls: &[LaneCall]) -> Vec<u64> {
         let [from, to] = [pair[0].key, pair[1].key].map(|key| lane.place(key));
         let seen = to.unwrap_or(0).saturating_sub(from.unwrap_or(0)) as u64;
         let lost = (pair[1].count() - pair[0].count()).saturating_sub(seen);
+        // Rounded: a log loses records, not whole iterations of them.
         number += 1 + (lost + step / 2) / step;
         numbers.push(number);
     }

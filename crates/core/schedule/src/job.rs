@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::iterations::{Iterations, Wide, wide_lanes};
+use crate::iterations::{Iterations, RankMarker, Wide, wide_lanes};
 use crate::lanes::{LaneCalls, LaneKind, lanes_of, median};
 use crate::lateness::{AlignedLanes, CallLateness, lateness};
 use crate::passes::{IterationCalls, PointToPoint, SeenBlock, apart_ns, between, blocks, plans};
@@ -51,6 +51,13 @@ pub(crate) struct LoggedJob {
     pub(crate) off_clocks: Vec<u32>,
 }
 
+/// A stage of one of the pipelines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StageOfPipeline {
+    pub(crate) pipeline: usize,
+    pub(crate) stage: usize,
+}
+
 /// One block as all ranks of its stage together saw it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observed {
@@ -69,6 +76,7 @@ impl LoggedJob {
         mut logs: Vec<RankCalls>,
         sizes: &Sizes,
     ) -> Result<Option<Self>, LayoutError> {
+        // A rank without a call has nothing to be put beside the others by: it counts as unseen.
         logs.retain(|log| !log.calls.is_empty());
         logs.sort_by_key(|log| log.rank);
         let Some(reference) = reference(&logs) else {
@@ -78,6 +86,7 @@ impl LoggedJob {
         let mut wide = wide_lanes(&lanes, reference);
         let off_clocks = set_clocks(&mut logs, &wide, reference);
         if !off_clocks.is_empty() {
+            // Both hold times of the clocks as they were.
             lanes = logs.iter().map(lanes_of).collect();
             wide = wide_lanes(&lanes, reference);
         }
@@ -110,6 +119,8 @@ impl LoggedJob {
         let layout = shape(&ranks, &iterations, sizes)?;
         let mut firsts = BTreeMap::new();
         for rank in &mut ranks {
+            // Ranks that differ on these alone work on the same microbatches: they are one
+            // pipeline.
             let axes = [Axis::Tensor, Axis::Context, Axis::Pipeline];
             let next = firsts.len();
             let first = layout.first_of_group(rank.rank, &axes);
@@ -136,15 +147,13 @@ impl LoggedJob {
     }
 
     /// Whether nothing of an iteration is missing in a rank's log.
-    pub(crate) fn is_whole(&self, at: usize, marker: usize) -> bool {
-        self.iterations
-            .span_ns(at, marker)
-            .is_some_and(|(begin, end)| {
-                let gaps = &self.ranks[at].gaps;
-                !gaps
-                    .iter()
-                    .any(|gap| gap.from_ns < end && gap.until_ns > begin)
-            })
+    pub(crate) fn is_whole(&self, of: RankMarker) -> bool {
+        self.iterations.span_ns(of).is_some_and(|(begin, end)| {
+            let gaps = &self.ranks[of.at].gaps;
+            !gaps
+                .iter()
+                .any(|gap| gap.from_ns < end && gap.until_ns > begin)
+        })
     }
 
     /// What a rank called between two times.
@@ -166,13 +175,11 @@ impl LoggedJob {
         }
     }
 
-    fn blocks(&self, graph: &Graph, at: usize, marker: usize) -> Option<Vec<SeenBlock>> {
-        let (begin_ns, end_ns) = self
-            .iterations
-            .span_ns(at, marker)
-            .filter(|_| self.is_whole(at, marker))?;
-        let stage = self.ranks[at].stage;
-        let seen = blocks(graph.plan(), stage, &self.calls(at, begin_ns, end_ns))?;
+    fn blocks(&self, graph: &Graph, of: RankMarker) -> Option<Vec<SeenBlock>> {
+        let (begin_ns, end_ns) = self.iterations.span_ns(of).filter(|_| self.is_whole(of))?;
+        let stage = self.ranks[of.at].stage;
+        let seen = blocks(graph.plan(), stage, &self.calls(of.at, begin_ns, end_ns))?;
+        // Fewer were seen where the log ends within the iteration.
         (seen.len() == graph.plan().order(stage).len()).then_some(seen)
     }
 
@@ -180,34 +187,31 @@ impl LoggedJob {
     fn find_schedule(&self) -> Option<(Scheme, Graph)> {
         let stages = self.layout.size(Axis::Pipeline);
         let markers = self.marks_ns.len();
-        let tried: Vec<(usize, usize)> = (0..self.ranks.len())
+        let tried: Vec<RankMarker> = (0..self.ranks.len())
             .flat_map(|at| {
                 (0..markers)
                     .rev()
-                    .filter(move |marker| self.is_whole(at, *marker))
+                    .map(move |marker| RankMarker { at, marker })
+                    .filter(|of| self.is_whole(*of))
                     .take(TRIED)
-                    .map(move |marker| (at, marker))
             })
             .collect();
         // How many messages an iteration has is read off one of the middle: all have as many.
-        let (at, marker) = *tried.get(tried.len() / 2)?;
-        let (begin_ns, end_ns) = self.iterations.span_ns(at, marker)?;
-        let points = self.calls(at, begin_ns, end_ns).points.iter();
+        let middle = *tried.get(tried.len() / 2)?;
+        let (begin_ns, end_ns) = self.iterations.span_ns(middle)?;
+        let points = self.calls(middle.at, begin_ns, end_ns).points.iter();
         let sends = points.filter(|point| point.sends).count() as u32;
         if stages < 2 {
             return None;
         }
         let mut best: Option<(usize, Scheme, Graph)> = None;
-        for (scheme, plan) in plans(stages, self.ranks[at].stage as u32, sends) {
+        for (scheme, plan) in plans(stages, self.ranks[middle.at].stage as u32, sends) {
             let Ok(graph) = Graph::new(plan) else {
                 continue;
             };
             let fits = tried
                 .iter()
-                .filter(|(at, marker)| {
-                    self.blocks(&graph, *at, *marker).is_some()
-                        && self.exchanges(&graph, *at, *marker)
-                })
+                .filter(|of| self.blocks(&graph, **of).is_some() && self.exchanges(&graph, **of))
                 .count();
             // The first of the best: the most usual.
             if best.as_ref().is_none_or(|(most, ..)| fits > *most) {
@@ -220,12 +224,13 @@ impl LoggedJob {
 
     /// Whether a rank sends and receives together where a schedule says that it does. No longer
     /// apart than half a block: GPipe of two microbatches has the messages of 1F1B.
-    fn exchanges(&self, graph: &Graph, at: usize, marker: usize) -> bool {
-        let Some((begin_ns, end_ns)) = self.iterations.span_ns(at, marker) else {
+    fn exchanges(&self, graph: &Graph, of: RankMarker) -> bool {
+        let Some((begin_ns, end_ns)) = self.iterations.span_ns(of) else {
             return false;
         };
-        let stage = self.ranks[at].stage;
-        let apart_ns = apart_ns(graph.plan(), stage, self.calls(at, begin_ns, end_ns).points);
+        let stage = self.ranks[of.at].stage;
+        let points = self.calls(of.at, begin_ns, end_ns).points;
+        let apart_ns = apart_ns(graph.plan(), stage, points);
         let blocks = graph.plan().order(stage).len() as u64;
         apart_ns.is_some_and(|apart_ns| apart_ns * 2 * blocks < end_ns - begin_ns)
     }
@@ -240,7 +245,7 @@ impl LoggedJob {
         };
         let mut seen: Vec<Vec<Option<SeenBlock>>> = vec![vec![None; graph.nodes()]; self.pipelines];
         for (at, rank) in self.ranks.iter().enumerate() {
-            let Some(blocks) = self.blocks(graph, at, marker) else {
+            let Some(blocks) = self.blocks(graph, RankMarker { at, marker }) else {
                 continue;
             };
             let nodes = graph.nodes_of(rank.stage);
@@ -372,6 +377,8 @@ impl LoggedJob {
                 .enumerate()
                 .filter(|(member, _)| *member != own)
                 .filter_map(|(_, (other, shift))| {
+                    // Shifts are counted from the first member's keys, this call's key is the
+                    // rank's own.
                     let key = call.key.checked_add_signed(shift - own_shift)?;
                     Some(other.calls[other.place(key)?].at_ns)
                 })
@@ -391,6 +398,7 @@ impl LoggedJob {
             let [one, other] = [wide[one].1, wide[other].1];
             one.offset_ns.abs_diff(other.offset_ns) + one.spread_ns + other.spread_ns
         });
+        // Each communicator gives a bound, and the tightest holds as well.
         differ_ns.min().unwrap_or(0) as f64 * 1e-9
     }
 
@@ -401,11 +409,11 @@ impl LoggedJob {
     }
 
     /// Places of the ranks that share a stage of a pipeline.
-    pub(crate) fn members(&self, pipeline: usize, stage: usize) -> Vec<usize> {
+    pub(crate) fn members(&self, of: StageOfPipeline) -> Vec<usize> {
         self.ranks
             .iter()
             .enumerate()
-            .filter(|(_, rank)| (rank.pipeline, rank.stage) == (pipeline, stage))
+            .filter(|(_, rank)| (rank.pipeline, rank.stage) == (of.pipeline, of.stage))
             .map(|(at, _)| at)
             .collect()
     }
@@ -440,6 +448,7 @@ fn observed(graph: &Graph, seen: &[Option<SeenBlock>], node: usize) -> Option<Ob
             .and_then(|source| seen[source])
             .map(|source| source.end_ns)
     } else {
+        // What its own stage hands over is there as soon as the rank is.
         Some(own_ready_ns)
     };
     let ready_ns = match (source_ns, first_ns) {
@@ -470,6 +479,7 @@ fn observed(graph: &Graph, seen: &[Option<SeenBlock>], node: usize) -> Option<Ob
 fn reference(logs: &[RankCalls]) -> Option<usize> {
     let longest = logs.iter().map(|log| log.calls.len()).max()?;
     (0..logs.len())
+        // A log of a few calls has lost nothing, and shows next to nothing of the run.
         .filter(|at| logs[*at].calls.len() * 2 >= longest)
         .min_by_key(|at| {
             logs[*at]
@@ -485,6 +495,7 @@ fn set_clocks(logs: &mut [RankCalls], wide: &BTreeMap<usize, Wide>, reference: u
     let clocks: Vec<Option<i64>> = logs
         .iter()
         .map(|log| {
+            // The reference's clock is the one that the others are set to.
             if share_clock(log, &logs[reference]) {
                 return None;
             }
@@ -552,13 +563,14 @@ fn shape(
     } else {
         seen
     };
+    // Sizes told for fewer ranks than have logs are for `layout` to refuse.
     let mut ends = vec![None; world.max(seen) as usize];
     let mut layers = vec![None; ends.len()];
     for (at, rank) in ranks.iter().enumerate() {
         // A majority of iterations decides: a record may be missing in some.
         let (mut sends, mut receives) = (0, 0);
         for marker in 1..iterations.numbers.len() {
-            let Some((begin_ns, end_ns)) = iterations.span_ns(at, marker) else {
+            let Some((begin_ns, end_ns)) = iterations.span_ns(RankMarker { at, marker }) else {
                 continue;
             };
             let first = rank.points.partition_point(|point| point.at_ns < begin_ns);

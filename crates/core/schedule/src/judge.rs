@@ -184,6 +184,8 @@ impl Judge {
         let plan = plan_of(&first.ranks, &of)?;
         let pipelines: Vec<&[u32]> = pipelines
             .iter()
+            // What is usual is known by node: a pipeline that works in another order has other
+            // nodes.
             .filter(|it| plan_of(&it.ranks, &of).is_some_and(|other| other == plan))
             .map(|pipeline| pipeline.ranks.as_slice())
             .collect();

@@ -73,6 +73,7 @@ pub(crate) fn lanes_of(log: &RankCalls) -> Vec<LaneCalls> {
         let key = match call.count {
             Some(count) => count
                 .saturating_mul(SHARED)
+                // More would be keys of the next count.
                 .saturating_add((*same).min(SHARED - 1)),
             None => lane.calls.len() as u64,
         };
@@ -140,6 +141,7 @@ impl LaneCalls {
             return None;
         }
         if self.counted {
+            // A communicator's calls have the same counts on all of its ranks.
             return self.fit_at(other, 0);
         }
         // Positions: the logs may begin at different places. Where the clocks agree, the
@@ -165,6 +167,7 @@ impl LaneCalls {
             .filter_map(|shift| self.fit_at(other, shift))
             .collect();
         fits.sort_by_key(Fit::distance_ns);
+        // To walk all calls for each shift would take too long.
         fits.truncate(SHIFTS);
         // In a burst of like calls the nearest may be a neighbour: pauses between bursts tell.
         fits.into_iter()
@@ -206,6 +209,7 @@ impl LaneCalls {
                 continue;
             };
             let there = &other.calls[place];
+            // One is enough: ranks of a communicator ask for the same in the same order.
             if (there.op, there.size) != (call.op, call.size) {
                 return None;
             }
@@ -235,6 +239,7 @@ pub(crate) fn median<T: Copy + Ord>(values: &mut [T]) -> Option<T> {
 pub(crate) fn median_s(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values
         .into_iter()
+        // NaN stands for what was not seen.
         .filter(|value| value.is_finite())
         .collect();
     let middle = values.len().checked_sub(1)? / 2;

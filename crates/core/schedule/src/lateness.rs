@@ -99,6 +99,7 @@ pub(crate) fn lateness(members: &AlignedLanes<'_>, marks_ns: &[u64]) -> Vec<Call
                 second_ns = second_ns.max(at_ns[member]);
             }
         }
+        // Nobody waits for the only member.
         if last == 0 && members.len() == 1 {
             continue;
         }

@@ -70,6 +70,7 @@ impl SlowBlock {
     pub fn absorbed(&self, step: u64, rank: Option<u32>) -> AbsorbedBlock {
         let Self { stage, block, .. } = *self;
         let excess_s = self.excess_s();
+        // As it was before the delay: what that used up, and what it left.
         let slack_s = excess_s + self.slack_s;
         AbsorbedBlock {
             step,
@@ -152,6 +153,7 @@ impl Localiser {
         };
         let sums: Vec<f64> = pipelines
             .iter()
+            // A single block that was not seen would make the sum NaN.
             .map(|durations| durations.iter().filter(|it| it.is_finite()).sum())
             .collect();
         let longest = sums.iter().copied().fold(0.0, f64::max);
@@ -229,6 +231,8 @@ impl Localiser {
         for causes in causes.chunk_by(|a, b| a.pipeline == b.pipeline) {
             let pipeline = causes[0].pipeline;
             self.fill(&pipelines[pipeline], &mut durations_s);
+            // All at once: what slack one delay leaves to another makes savings of single blocks
+            // differ from what they save together (MT-P4).
             for slow in causes {
                 durations_s[slow.node] = slow.usual_s;
             }

@@ -54,6 +54,7 @@ impl Meetings {
             .position(|(other, _)| *other == number)
             .unwrap_or_else(|| {
                 if open.len() == MAX_OPEN {
+                    // A member whose mark was lost never comes to the oldest.
                     open.pop_front();
                 }
                 open.push_back((number, Vec::new()));
@@ -72,6 +73,7 @@ impl Meetings {
         came.sort_by_key(|arrival| arrival.at_ns);
         if let [others @ .., second, last] = &came[..] {
             let late = self.late.entry(last.block).or_default();
+            // Until the second last came, others were missing too.
             late.alone_s += last.at_ns.saturating_sub(second.at_ns) as f64 * 1e-9;
             late.others
                 .extend(others.iter().chain([second]).map(|other| other.block.4));
@@ -90,6 +92,7 @@ impl Meetings {
             return None;
         }
         let (iteration, stage, pass, microbatch, rank) = *block;
+        // The rank stands last in a key: those of all ranks at one block are neighbours.
         let first = (iteration, stage, pass, microbatch, 0);
         let last = (iteration, stage, pass, microbatch, u32::MAX);
         self.late

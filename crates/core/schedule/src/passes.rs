@@ -29,6 +29,7 @@ pub(crate) fn plans(stages: u32, stage: u32, sends: u32) -> impl Iterator<Item =
         let each = if at_end { 2 * chunks - 1 } else { 2 * chunks };
         let microbatches = sends / each;
         let whole = microbatches > 0 && sends.is_multiple_of(each);
+        // Interleaved microbatches go in groups of as many as there are stages.
         let grouped = chunks == 1 || microbatches.is_multiple_of(stages);
         (whole && grouped).then(|| (scheme, scheme.plan(stages, microbatches)))
     })
@@ -209,6 +210,7 @@ fn divide(
     let first_ns = layers.first().map(|call| call.at_ns);
     let cut = match blocks {
         [first, _] if layers.len() > 1 => match forward_calls {
+            // The backward pass comes first here, so that the last calls are the forward pass's.
             Some(forwards) if first.pass == Pass::Backward && forwards < layers.len() => {
                 layers.len() - forwards
             }

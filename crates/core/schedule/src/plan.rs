@@ -82,6 +82,7 @@ impl Scheme {
             Self::OneForwardOneBackward => alternate(
                 all(Pass::Forward, microbatches),
                 all(Pass::Backward, microbatches),
+                // As far ahead as it takes the first microbatch to come back from the last stage.
                 stages - 1 - stage,
             ),
             Self::Interleaved { chunks } => {
@@ -200,6 +201,7 @@ impl Plan {
             Pass::Backward if block.chunk + 1 < self.chunks => (0, block.chunk + 1),
             _ => return None,
         };
+        // On a single stage one part of the model follows the other: nothing is sent.
         (from != stage).then_some((from, PipelineBlock { chunk, ..block }))
     }
 

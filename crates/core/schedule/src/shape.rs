@@ -87,6 +87,7 @@ fn tensor(side_by_side: u32, layers: &[Option<&LaneCalls>]) -> u32 {
         let mut fits: Vec<u64> = groups
             .filter_map(|group| Some((group[0]?, group[group.len() - 1]?)))
             .map(|(first, last)| match first.fit(last) {
+                // Hashes that go together leave no doubt, however far apart the calls are.
                 Some(_) if !first.hash.is_empty() && !last.hash.is_empty() => 0,
                 Some(fit) => fit.distance_ns(),
                 None => u64::MAX,

@@ -104,6 +104,7 @@ impl Watch {
     pub fn begin(&mut self, rank: u32, at_ns: u64, place: BlockPlace) -> Option<HeldUp> {
         let behind = &mut self.behind;
         let seen = self.ranks.entry(rank).or_insert_with(|| {
+            // It has yet to finish the iteration that is looked at next.
             *behind += 1;
             RankBlocks::default()
         });
@@ -172,18 +173,21 @@ impl Watch {
     pub fn end(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Option<HeldUp> {
         let seen = self.ranks.get_mut(&rank)?;
         let (begun, began_ns) = seen.open.take()?;
+        // Marks in between were lost: this would be the time of several blocks.
         if begun != place || seen.current.blocks.len() >= MAX_BLOCKS {
             return None;
         }
         let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
         self.work.add(rank, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
+        // Where sends are not marked, every rank would seem to owe one.
         seen.owes = seen.sends;
         seen.current.blocks.push(Done {
             place,
             began_ns,
             ended_ns: at_ns,
         });
+        // As many as the last iteration had: it is over, though the next one has not begun.
         if seen.current.blocks.len() != seen.usual_blocks {
             return None;
         }
@@ -324,6 +328,7 @@ impl Watch {
             self.pass(*done.start());
             return None;
         }
+        // A rank that is further on was counted when it finished this one.
         self.behind -= usize::from(*done.end() == number);
         if self.behind > 0 {
             return None;
@@ -389,6 +394,7 @@ impl RankBlocks {
         let before = nodes.rfind(|node| finished[*node]);
         if let Some(before) = before
             && self.owes
+            // What stays on the stage is owed to nobody.
             && graph.plan().target(at, graph.block(before).1).is_some()
         {
             return Some((before, PipelineRankState::Owes));
