@@ -39,6 +39,16 @@ impl Columns {
         [self.values[0][at], self.values[1][at], self.values[2][at]]
     }
 
+    /// The same, each by its scale, `usual` in place of what was not measured.
+    #[inline]
+    pub(crate) fn normalised(&self, at: usize, scales: [f32; 3], usual: [f32; 2]) -> [f32; 3] {
+        let mut row = self.row(at);
+        if !self.measured[at] {
+            [row[1], row[2]] = usual;
+        }
+        [row[0] * scales[0], row[1] * scales[1], row[2] * scales[2]]
+    }
+
     /// What stands for mu and sigma of workers that had no counters: the medians of those that had
     /// them, from which they then do not differ.
     pub(crate) fn usual(&self) -> [f32; 2] {
@@ -65,6 +75,7 @@ impl Columns {
 pub fn rate_in_use(mu: f32, sigma: f32) -> f64 {
     let (mu, sigma) = (f64::from(mu), f64::from(sigma));
     if mu > 0.0 {
+        // The mean square over the mean: each height counts by how much it is used.
         (mu + sigma * sigma / mu).min(1.0)
     } else {
         0.0

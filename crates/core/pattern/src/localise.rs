@@ -200,6 +200,7 @@ pub fn by_host<'h>(
             .push(found.worker);
     }
     let mut hosts: Vec<_> = hosts.into_iter().collect();
+    // Stable: of hosts with as many, names decide.
     hosts.sort_by_key(|(_, workers)| std::cmp::Reverse(workers.len()));
     hosts
 }
@@ -207,20 +208,16 @@ pub fn by_host<'h>(
 /// Of how many sampled workers each differs.
 fn differing(columns: &Columns, sample: &[usize], distance: f32) -> Vec<u32> {
     let (scales, usual) = (columns.scales(), columns.usual());
-    let normalised = |at: usize| {
-        let mut row = columns.row(at);
-        if !columns.measured[at] {
-            [row[1], row[2]] = usual;
-        }
-        [row[0] * scales[0], row[1] * scales[1], row[2] * scales[2]]
-    };
-    let sample: Vec<[f32; 3]> = sample.iter().map(|at| normalised(*at)).collect();
+    let sample: Vec<[f32; 3]> = sample
+        .iter()
+        .map(|at| columns.normalised(*at, scales, usual))
+        .collect();
     let mut counts = vec![0; columns.len()];
     for (chunk, counts) in counts.chunks_mut(LANES).enumerate() {
         // Whole registers of workers against one sampled worker at a time.
         let mut rows = [[0.0f32; LANES]; 3];
         for lane in 0..counts.len() {
-            let row = normalised(chunk * LANES + lane);
+            let row = columns.normalised(chunk * LANES + lane, scales, usual);
             for (values, value) in rows.iter_mut().zip(row) {
                 values[lane] = value;
             }
@@ -254,6 +251,7 @@ fn draw(workers: usize, size: usize, seed: u64) -> Vec<usize> {
         let mut mixed = state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // A remainder favours small places by parts in 2^64: no comparison notices.
         let at = ((mixed ^ (mixed >> 31)) % (last as u64 + 1)) as usize;
         drawn.insert(if drawn.contains(&at) { last } else { at });
     }

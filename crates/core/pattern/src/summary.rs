@@ -23,6 +23,7 @@ impl UtilisationSeries {
     fn of(&self, event: &FunctionCall) -> &[f32] {
         let [from, to] = [event.start_ns, event.end_ns].map(|at_ns| {
             let place = (at_ns - self.start_ns).div_euclid(self.interval_ns.max(1));
+            // Counters may begin after the event, or end before it.
             usize::try_from(place).unwrap_or(0).min(self.samples.len())
         });
         self.samples.get(from..to).unwrap_or_default()
@@ -69,6 +70,7 @@ pub fn summarise<'a>(
         sums.length += length;
         sums.mean += length * found.mean;
         sums.deviation += length * found.deviation;
+        // Means of squares add up over executions, deviations do not.
         sums.square += length * (found.mean.powi(2) + found.deviation.powi(2));
     }
     functions
@@ -83,6 +85,7 @@ impl Sums {
         let mu = self.mean / length;
         let sigma = match deviation {
             Deviation::PerEvent => self.deviation / length,
+            // Rounding may leave less than nothing, which has no root.
             Deviation::Pooled => (self.square / length - mu * mu).max(0.0).sqrt(),
         };
         // Rounding may leave a share a little outside of 0 to 1.

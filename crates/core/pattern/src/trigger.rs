@@ -88,6 +88,7 @@ impl Trigger {
             Shortest::Min => self.recent.iter().copied().fold(f64::INFINITY, f64::min),
         };
         self.shortest_s = Some(shortest_s);
+        // Only now: what is shortest is learnt while it is silent, too.
         let cools = self
             .fired_at_s
             .is_some_and(|fired_at_s| now_s - fired_at_s < self.settings.cool_down_s);
@@ -108,6 +109,8 @@ impl Trigger {
 
     /// Whether a loop of which nothing was heard for `quiet_s` is blocked.
     pub fn is_blocked(&self, quiet_s: f64) -> bool {
+        // The mean of what there is: a loop may block before it has made as many as are looked
+        // at.
         let limit_s = self
             .mean_s()
             .map(|mean_s| self.settings.blocked_ratio * mean_s);
