@@ -62,6 +62,7 @@ impl MatchedCollective {
         let doubt_ns = clocks.doubt_ns(last.rank, arrival.rank);
         let is_known = doubt_ns.is_some_and(|doubt_ns| waited_ns >= doubt_ns);
         if is_known {
+            // Nobody waits in it for longer than it is in it, whatever the clocks say.
             waited_ns.min(arrival.end_ns - arrival.start_ns)
         } else {
             0
@@ -159,6 +160,7 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
             arrival.end_ns -= offset;
         }
     }
+    // Once clocks are set: on clocks that differ nothing ends together.
     matched.retain(|collectives| are_the_same(collectives));
     let mut collectives: Vec<MatchedCollective> = matched.into_iter().flatten().collect();
     collectives.sort_by_key(|collective| collective.arrivals[0].start_ns);
@@ -188,6 +190,7 @@ fn match_key(
     let mut found: BTreeMap<u64, MatchedCollective> = BTreeMap::new();
     let reference = series.iter().min_by_key(|(_, slices)| slices.len());
     for (rank, slices) in series {
+        // A recording that began earlier has more of them, at its begin.
         let skipped = match reference {
             Some((of, reference)) if !numbered && slices.len() > reference.len() => {
                 let one_clock = clocks.doubt_ns(*rank, *of) == Some(0);
@@ -258,6 +261,7 @@ fn best_shift(
     shifts.sort_unstable();
     let (best, shift) = *shifts.first()?;
     let next = shifts.get(1).map_or(u64::MAX, |(next, _)| *next);
+    // Collectives at equal distances fit one place further as well: then nobody knows.
     let is_clear = one_clock || next / RHYTHM_RATIO > best;
     is_clear.then_some(shift)
 }

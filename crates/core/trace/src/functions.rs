@@ -286,6 +286,7 @@ fn is_compute(name: &str) -> bool {
         "c10d::",
         "record_param_comms",
     ];
+    // Nodes of autograd only call the operators that compute.
     !drives.iter().any(|prefix| name.starts_with(prefix)) && !name.ends_with("Backward0")
 }
 
@@ -328,6 +329,7 @@ fn evenly(samples: &[(i64, f32)]) -> Option<UtilisationSeries> {
     let (first, last) = (samples.first()?.0, samples.last()?.0);
     let count = i64::try_from(samples.len()).ok()?;
     let interval_ns = (last - first) / (count - 1).max(1);
+    // Nobody knows how long a single sample holds.
     if interval_ns <= 0 {
         return None;
     }

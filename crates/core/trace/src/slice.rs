@@ -187,6 +187,7 @@ impl Trace {
             slice.end_ns = slice.end_ns.saturating_add(shift_ns);
         }
         self.slices
+            // What encloses others may start with them, and is to stand before them.
             .sort_by_key(|slice| (slice.start_ns, std::cmp::Reverse(slice.end_ns), slice.track));
         let mut next = vec![i64::MAX; self.tracks.len()];
         // From behind: on a device one slice runs after the other, so each ends by the next.
@@ -234,6 +235,7 @@ impl Trace {
                     *count += 1;
                 }
             }
+            // The first of equals: `max_by_key` alone would give the last.
             let busiest = (0..counts.len()).max_by_key(|at| (counts[*at], usize::MAX - at));
             busiest
                 .filter(|at| counts[*at] > 0)

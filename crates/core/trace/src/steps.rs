@@ -46,6 +46,7 @@ pub fn rank_steps(
     let mut made = Vec::with_capacity(steps.len());
     for (at, (number, slice)) in steps.iter().enumerate() {
         let next = steps.get(at + 1);
+        // Where a step is missing in between, nobody knows when this one ended.
         let follows = next.filter(|(next, _)| *next == number + 1);
         let end_ns = follows.map_or(slice.end_ns, |(_, next)| next.start_ns);
         let inside = within(&ranges, slice.start_ns, end_ns);
@@ -299,12 +300,15 @@ fn tile(
     let mut close = |until_ns: i64, stage: StageId, kind: MarkKind, after: MarkKind| {
         while let Some(issue) = issues.get(next_issue).filter(|i| i.at_ns < until_ns) {
             next_issue += 1;
+            // Collectives of gradients are issued by threads of autograd, while this one waits in
+            // backward.
             let counts = issue.track == thread || stage == StageId::BACKWARD;
             if counts && segments.len() < MAX_ISSUES && !issue.op.is_point_to_point() {
                 let ending = Ending::Issue {
                     op: issue.op,
                     group: 0,
                 };
+                // Segments tile a step: none ends before the one before it.
                 let end = instant(issue.at_ns.max(now_ns));
                 segments.push(Segment {
                     stage,
