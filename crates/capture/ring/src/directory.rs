@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::file::io_error;
 use crate::{Identity, LiveReader, LiveSource, RequestReader, RingError, RingReader};
 
 /// Says how the job is called, and is locked by whoever tells of it.
@@ -88,14 +89,6 @@ impl RingDirectory {
     /// [`RingError::Io`] if the file system refuses.
     pub fn claim(&self, job: &str) -> Result<Option<WatchClaim>, RingError> {
         let path = self.path.join(CLAIM);
-        let io_error = |action| {
-            let path = path.clone();
-            move |source| RingError::Io {
-                action,
-                path,
-                source,
-            }
-        };
         let mut options = File::options();
         options
             .read(true)
@@ -103,11 +96,11 @@ impl RingDirectory {
             .create(true)
             .truncate(false)
             .mode(0o600);
-        let mut file = options.open(&path).map_err(io_error("open"))?;
+        let mut file = options.open(&path).map_err(io_error("open", &path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(source)) => return Err(io_error("lock")(source)),
+            Err(TryLockError::Error(source)) => return Err(io_error("lock", &path)(source)),
         }
         let mut known = String::new();
         let limit = LONGEST_NAME_BYTES as u64;
@@ -116,9 +109,9 @@ impl RingDirectory {
             .take(limit)
             .read_to_string(&mut known);
         if read.is_err() || known.is_empty() {
-            file.set_len(0).map_err(io_error("write"))?;
+            file.set_len(0).map_err(io_error("write", &path))?;
             file.write_all_at(job.as_bytes(), 0)
-                .map_err(io_error("write"))?;
+                .map_err(io_error("write", &path))?;
             job.clone_into(&mut known);
         }
         Ok(Some(WatchClaim {
@@ -338,13 +331,6 @@ enum Creation {
 }
 
 fn make_private(path: &Path) -> Result<Creation, RingError> {
-    let io_error = |action| {
-        move |source| RingError::Io {
-            action,
-            path: path.to_owned(),
-            source,
-        }
-    };
     match DirBuilder::new().mode(0o700).recursive(false).create(path) {
         Ok(()) => return Ok(Creation::New),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -355,9 +341,9 @@ fn make_private(path: &Path) -> Result<Creation, RingError> {
                 .recursive(true)
                 .create(path)
                 .map(|()| Creation::New)
-                .map_err(io_error("create directory"));
+                .map_err(io_error("create directory", path));
         }
-        Err(error) => return Err(io_error("create directory")(error)),
+        Err(error) => return Err(io_error("create directory", path)(error)),
     }
     check_private(path).map(|()| Creation::Found)
 }

@@ -83,7 +83,7 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RingError {
+pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RingError {
     let path = path.to_owned();
     move |source| RingError::Io {
         action,

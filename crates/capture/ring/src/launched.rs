@@ -17,36 +17,37 @@ impl Launched {
     /// Reads what torchrun says, and what it leaves open of Open MPI's `mpirun`, Hydra's (MPICH,
     /// Intel MPI) and Slurm's `srun`; `variable` gives a variable of the environment.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let first = |names: [&str; 3]| {
-            names
-                .iter()
-                .find_map(|name| variable(name)?.trim().parse().ok())
-        };
         // A script that sbatch started is no task, but knows of those it may start.
         let step = variable("SLURM_STEP_NUM_TASKS");
-        let slurm = |name: &str| {
-            step.as_ref()
-                .and_then(|_| variable(name)?.trim().parse().ok())
-        };
+        let slurm = step.as_ref().map(|_| &variable);
         Self {
-            rank: first(["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"])
-                .or_else(|| slurm("SLURM_PROCID")),
-            local_rank: first([
-                "LOCAL_RANK",
-                "OMPI_COMM_WORLD_LOCAL_RANK",
-                "MPI_LOCALRANKID",
-            ])
-            .or_else(|| slurm("SLURM_LOCALID")),
-            world_size: first(["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
-                .or_else(|| slurm("SLURM_STEP_NUM_TASKS")),
-            local_world_size: first([
-                "LOCAL_WORLD_SIZE",
-                "OMPI_COMM_WORLD_LOCAL_SIZE",
-                "MPI_LOCALNRANKS",
-            ])
+            rank: first(&variable, ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"])
+                .or_else(|| number(slurm?, "SLURM_PROCID")),
+            local_rank: first(
+                &variable,
+                [
+                    "LOCAL_RANK",
+                    "OMPI_COMM_WORLD_LOCAL_RANK",
+                    "MPI_LOCALRANKID",
+                ],
+            )
+            .or_else(|| number(slurm?, "SLURM_LOCALID")),
+            world_size: first(
+                &variable,
+                ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"],
+            )
+            .or_else(|| number(slurm?, "SLURM_STEP_NUM_TASKS")),
+            local_world_size: first(
+                &variable,
+                [
+                    "LOCAL_WORLD_SIZE",
+                    "OMPI_COMM_WORLD_LOCAL_SIZE",
+                    "MPI_LOCALNRANKS",
+                ],
+            )
             .or_else(|| {
                 let tasks = variable("SLURM_STEP_TASKS_PER_NODE")?;
-                tasks_of(&tasks, slurm("SLURM_NODEID")?)
+                tasks_of(&tasks, number(slurm?, "SLURM_NODEID")?)
             }),
         }
     }
@@ -55,6 +56,15 @@ impl Launched {
     pub fn here() -> Self {
         Self::read(|name| std::env::var(name).ok())
     }
+}
+
+/// The first of some variables that is a number.
+fn first(variable: &impl Fn(&str) -> Option<String>, names: [&str; 3]) -> Option<u32> {
+    names.iter().find_map(|name| number(variable, name))
+}
+
+fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> Option<u32> {
+    variable(name)?.trim().parse().ok()
 }
 
 /// The tasks of a node, by its place among those of a step: `2(x3),1` are two on each of three

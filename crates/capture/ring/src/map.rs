@@ -145,6 +145,12 @@ pub struct RingReader {
     path: PathBuf,
 }
 
+fn not_a_ring(path: &Path) -> RingError {
+    RingError::NotARing {
+        path: path.to_owned(),
+    }
+}
+
 impl RingReader {
     /// Opens a ring at its oldest record.
     ///
@@ -152,12 +158,9 @@ impl RingReader {
     /// [`RingError::NotARing`] and [`RingError::Layout`] for foreign files,
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
-        let not_a_ring = || RingError::NotARing {
-            path: path.to_owned(),
-        };
         let map = file::open(path)?;
         if map.len() < SLOTS_AT || !map.starts_with(&MAGIC) {
-            return Err(not_a_ring());
+            return Err(not_a_ring(path));
         }
         // SAFETY: the map is longer than a header and page-aligned; any bytes are valid.
         let header = unsafe { &*map.as_ptr().cast::<Header>() };
@@ -173,7 +176,7 @@ impl RingReader {
             let room = (map.len() - SLOTS_AT) / size_of::<RingSlot>();
             slots.is_power_of_two() && *slots <= room
         });
-        let slots = slots.ok_or_else(not_a_ring)?;
+        let slots = slots.ok_or_else(|| not_a_ring(path))?;
         let identity = header.identity.read();
         let path = path.to_owned();
         Ok(Self {

@@ -291,12 +291,11 @@ impl RequestReader {
     /// [`RingError::NotARequestTable`] and [`RingError::Layout`] for foreign files,
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
-        let foreign = || RingError::NotARequestTable {
-            path: path.to_owned(),
-        };
         let map = file::open(path)?;
         if map.len() < BYTES || !map.starts_with(&MAGIC) {
-            return Err(foreign());
+            return Err(RingError::NotARequestTable {
+                path: path.to_owned(),
+            });
         }
         // SAFETY: the map is as long as a table; any bytes are valid.
         let head = unsafe { RequestTableView::of(map.as_ptr()) }.head;

@@ -72,6 +72,18 @@ struct FlowView {
     flow: Flow,
 }
 
+fn foreign(path: &Path) -> RingError {
+    RingError::NotALiveTable {
+        path: path.to_owned(),
+    }
+}
+
+/// The hash of a communicator that is open.
+fn open_hash(head: &LiveTableHead, index: u32) -> Option<u64> {
+    let slot = head.communicators.get(index as usize)?;
+    (slot.state.load(Acquire) == OPEN).then(|| slot.hash.load(Relaxed))
+}
+
 impl LiveReader {
     /// Opens a live table.
     ///
@@ -79,12 +91,9 @@ impl LiveReader {
     /// [`RingError::NotALiveTable`] and [`RingError::Layout`] for foreign files,
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
-        let foreign = || RingError::NotALiveTable {
-            path: path.to_owned(),
-        };
         let map = file::open(path)?;
         if map.len() < size_of::<LiveTableHead>() || !map.starts_with(&MAGIC) {
-            return Err(foreign());
+            return Err(foreign(path));
         }
         // SAFETY: the map is longer than a head and page-aligned; any bytes are valid.
         #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
@@ -100,7 +109,7 @@ impl LiveReader {
         let size = LiveSize::new(head.operations as usize).ok();
         let size = size
             .filter(|size| size.bytes() <= map.len())
-            .ok_or_else(foreign)?;
+            .ok_or_else(|| foreign(path))?;
         let identity = head.identity.read();
         let source = if head.calls == 1 {
             LiveSource::Calls
@@ -175,14 +184,10 @@ impl LiveReader {
     /// What was sent to whom by `now`, over all operations of communicators that are open.
     pub fn sent(&self, now: RankNs) -> Vec<Sent> {
         let table = self.table();
-        let hash_of = |index: u32| {
-            let slot = table.head.communicators.get(index as usize)?;
-            (slot.state.load(Acquire) == OPEN).then(|| slot.hash.load(Relaxed))
-        };
         table
             .connections
             .iter()
-            .filter_map(|slot| slot.read(now, hash_of))
+            .filter_map(|slot| slot.read(now, |index| open_hash(table.head, index)))
             .collect()
     }
 
