@@ -12,7 +12,7 @@ export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(P
 # Says what is done, that it goes on, and how long it took.
 PHASE := sh scripts/phase
 
-.PHONY: demo test planted gpu test-rust test-python acceptance bench load lint lint-rust lint-python deny api \
+.PHONY: demo test planted gpu test-rust test-python acceptance bench load lint lint-rust lint-python lint-page deny api \
 	fuzz sanitize valgrind install released wheel tested torch command tools docs clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
@@ -65,7 +65,7 @@ test-python: install
 TESTED := --exclude laggard-python
 
 ## Formatting and lints, warnings are errors
-lint: lint-rust lint-python
+lint: lint-rust lint-python lint-page
 
 lint-rust:
 	cargo fmt --check
@@ -82,6 +82,13 @@ lint-python: venv
 	$(BIN)/ruff check python scripts/planted scripts/book-math
 	$(BIN)/ruff format --check python scripts/planted scripts/book-math
 	$(BIN)/python scripts/planted --check
+
+# Scripts of pages, by the types in their comments. They are embedded as they are, not compiled.
+lint-page:
+	@mkdir -p $(TOOLS)
+	@test -x $(TOOLS)/node_modules/.bin/tsc || \
+		$(PHASE) "TypeScript" npm install --silent --prefix $(TOOLS) typescript@5.9.3
+	$(TOOLS)/node_modules/.bin/tsc --project crates/app/report/src/page
 
 ## Known faults, planted one at a time: which tests notice (an hour; needs what `make test` has built)
 planted:

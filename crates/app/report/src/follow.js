@@ -2,6 +2,7 @@
 'use strict';
 /* The newer page is parsed, never run: only this page's own scripts are. */
 const EVERY_MS = 2000;
+/** @type {(text: string) => void} */
 const sign = text => {
   const live = document.getElementById('live');
   if (!live) return;
@@ -9,10 +10,18 @@ const sign = text => {
   live.textContent = text;
 };
 const byId = ['verdict', 'series'];
-const chosen = () => [...document.querySelectorAll('select, input:checked')].map(field => [field.name, field.value]);
+/** @type {() => [string, string][]} */
+const chosen = () => {
+  /** @type {NodeListOf<HTMLSelectElement | HTMLInputElement>} */
+  const fields = document.querySelectorAll('select, input:checked');
+  return [...fields].map(field => [field.name, field.value]);
+};
+/** @type {(fields: [string, string][]) => void} */
 const choose = fields => {
   for (const [name, value] of fields) {
+    /** @type {HTMLSelectElement | null} */
     const select = document.querySelector(`select[name="${name}"]`);
+    /** @type {HTMLInputElement | null} */
     const radio = document.querySelector(`input[name="${name}"][value="${value}"]`);
     if (select && select.value !== value) {
       select.value = value;
@@ -35,7 +44,7 @@ const update = async () => {
     const answer = await fetch(location.href, { cache: 'no-store', redirect: 'manual' });
     /* Another collector keeps the job now: only a page of its own may ask it. */
     if (answer.type === 'opaqueredirect') { location.reload(); return; }
-    if (!answer.ok) throw new Error(answer.status);
+    if (!answer.ok) throw new Error(String(answer.status));
     const text = await answer.text();
     state = told;
     if (text === last) return;
@@ -45,13 +54,17 @@ const update = async () => {
     document.dispatchEvent(new Event('again'));
     for (const part of ['header.top', 'main', 'footer']) {
       const from = newer.querySelector(part);
-      if (from) document.querySelector(part).replaceWith(document.adoptNode(from));
+      if (from) document.querySelector(part)?.replaceWith(document.adoptNode(from));
     }
-    for (const id of byId) document.getElementById(id).textContent = newer.getElementById(id).textContent;
+    for (const id of byId) {
+      const [ours, theirs] = [document, newer].map(page => page.getElementById(id));
+      if (!ours || !theirs) throw new Error('there is no ' + id);
+      ours.textContent = theirs.textContent;
+    }
     const script = document.getElementById('draw'), again = document.createElement('script');
     again.id = 'draw';
-    again.textContent = script.textContent;
-    script.replaceWith(again);
+    again.textContent = script && script.textContent;
+    script?.replaceWith(again);
     const now = document.querySelectorAll('details');
     if (now.length === folds.length) now.forEach((fold, at) => { fold.open = folds[at]; });
     choose(fields);
@@ -71,6 +84,7 @@ const later = () => {
   clearTimeout(timer);
   timer = setTimeout(update, Math.max(0, shown + EVERY_MS - Date.now()));
 };
+/** @type {EventSource} */
 let source;
 const listen = () => {
   source = new EventSource(location.pathname.replace(/\/jobs\/([^/]*)(\/incidents\/[^/]*)?$/, '/api/v1/jobs/$1/events'));
@@ -89,14 +103,18 @@ const listen = () => {
 listen();
 /* Perfetto takes a trace from the page that opened it, once it answers; nothing is uploaded. */
 document.addEventListener('click', async event => {
-  const link = event.target.closest('a[data-trace]');
-  if (!link) return;
+  /** @type {HTMLAnchorElement | null} */
+  const link = event.target instanceof Element ? event.target.closest('a[data-trace]') : null;
+  /** @type {HTMLAnchorElement | null} */
+  const given = document.querySelector('.trace a[download]');
+  if (!link || !given) return;
   event.preventDefault();
   const there = open(link.href), origin = new URL(link.href).origin;
-  const answer = await fetch(document.querySelector('.trace a[download]').href);
+  const answer = await fetch(given.href);
   if (!there || !answer.ok) { sign('the trace cannot be shown'); return; }
   const buffer = await answer.arrayBuffer();
   const knocking = setInterval(() => there.postMessage('PING', origin), 100);
+  /** @type {(event: MessageEvent) => void} */
   const hear = event => {
     if (event.source !== there || event.origin !== origin || event.data !== 'PONG') return;
     clearInterval(knocking);

@@ -53,6 +53,7 @@ pub(crate) fn card(
 /// The first part of the sentence, and what is left of it when the card tells the rest in
 /// its own way.
 fn sentences(incident: &Incident) -> (&str, &str) {
+    // `narrate` puts who and where before the first semicolon.
     let (headline, more) = incident
         .text
         .split_once("; ")
@@ -61,6 +62,7 @@ fn sentences(incident: &Incident) -> (&str, &str) {
         return (headline, more);
     }
     let more = more
+        // The card has a table of these.
         .split_once("next in line: ")
         .map_or(more, |(more, _)| more);
     (headline, more.trim_end_matches("; "))
@@ -197,6 +199,7 @@ fn strip(part_of_run: Option<(f64, f64)>) -> String {
     let Some((begin, end)) = part_of_run else {
         return String::new();
     };
+    // A moment of a long run would be a hairline.
     let (x, width) = (begin * 100.0, ((end - begin) * 100.0).max(1.0));
     format!(
         r#"<svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="the part of the run it covers"><rect class="track" width="100" height="6"/><rect class="fill" x="{x:.1}" width="{width:.1}" height="6"/></svg>"#

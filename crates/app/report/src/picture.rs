@@ -279,6 +279,7 @@ fn lag_code(lag_s: f64, floor_s: f64) -> usize {
     if lag_s.is_nan() || lag_s < floor_s {
         return 0;
     }
+    // By ratios: lags go from microseconds to hours.
     let step = (lag_s / floor_s).log10() * (LAG_CODES - 1.0) / LAG_DECADES;
     usize::try_from(whole((1.0 + step).clamp(0.0, LAG_CODES))).unwrap_or(0)
 }

@@ -51,6 +51,7 @@ fn stacks(incident: &Incident) -> String {
         .flat_map(|(at, fold)| {
             fold.ranks
                 .iter()
+                // A fold may name a hundred thousand ranks; no more than this are drawn.
                 .take(MAX_CELLS)
                 .map(move |rank| (rank, at))
         })
