@@ -138,6 +138,7 @@ fn rings() -> Vec<DoctorCheck> {
     let elsewhere = "set LAGGARD_DIR to a folder of yours, in memory if possible";
     let job = format!("doctor-{}", std::process::id());
     let made = RingDirectory::create(&root, &job).and_then(|directory| {
+        // A ring of full size: a small one fits where those of a job do not.
         let ring = RingWriter::create(&directory, &Identity::default(), default_slots());
         drop(directory.remove());
         ring
@@ -183,6 +184,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
         let mut stat: libc::statvfs = std::mem::zeroed();
         (libc::statvfs(path.as_ptr(), &raw mut stat) == 0).then_some(stat)?
     };
+    // Without what is reserved for root.
     Some(stat.f_bavail * stat.f_frsize)
 }
 
@@ -333,6 +335,7 @@ fn stacks(python: &Path) -> Option<DoctorCheck> {
         .take()
         .map(|stdout| BufReader::new(stdout).lines().next());
     let stack = began.map(|_| agent::stack_of(child.id()));
+    // Waited for too: it would stay as a zombie.
     drop((child.kill(), child.wait()));
     let fix = "run laggard as the user of the job, in a container with --cap-add=SYS_PTRACE";
     Some(match stack?.unread {

@@ -16,6 +16,7 @@ const GATE: &str = "laggard_autoload.pth";
 /// puts `laggard` into `bin` and the package into `lib/python3.x/site-packages`.
 pub(crate) fn site_packages() -> Option<PathBuf> {
     let executable = env::current_exe().and_then(fs::canonicalize).ok()?;
+    // Links were followed: the package lies beside the file, not beside a link to it.
     sites_of(executable.parent()?).find(|site| site.join("laggard").is_dir())
 }
 

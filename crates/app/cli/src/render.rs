@@ -15,6 +15,7 @@ pub(crate) enum Colour {
 impl Colour {
     /// Colour for a stream if it is a terminal and nobody asked for none.
     pub(crate) fn of(stream: &impl std::io::IsTerminal) -> Self {
+        // By no-color.org an empty value is none.
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         if wanted && stream.is_terminal() {
             Self::Ansi

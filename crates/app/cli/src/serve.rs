@@ -172,11 +172,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     } else {
         "http"
     };
+    // Before the data is opened: who cannot listen leaves it alone.
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener
         .local_addr()
         .context("failed to ask for the address")?;
+    // 0.0.0.0 leads nobody to this host.
     let url = match (&args.url, address.ip().is_unspecified()) {
         (Some(url), _) => url.trim_end_matches('/').to_owned(),
         (None, true) => format!("{scheme}://{}:{}", environment::host(), address.port()),
