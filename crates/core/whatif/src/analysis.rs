@@ -2,7 +2,7 @@ use model::{Attribution, PartSlowdown, RankSlowdown, Removal, SlowdownCause, Wha
 
 use crate::cause::causes;
 use crate::simulate::Simulator;
-use crate::trace::PipelineOp;
+use crate::trace::{PipelineOp, TraceCell};
 use crate::{OpKind, PipelineTrace, TraceError};
 
 /// Slowdown from which it is asked where it comes from.
@@ -41,6 +41,8 @@ pub struct Findings {
 pub fn analyse(trace: &PipelineTrace) -> Result<Findings, TraceError> {
     let mut what = Experiment::new(Simulator::new(trace)?, trace);
     let recorded_s = recorded_step_s(trace);
+    // Slowdowns are against these, not the recorded times: what was merely launched late is left
+    // out here, and counted by `launch_slowdown`.
     let simulated_s = what.step_s(|_, _| true);
     let ideal_s = mean(&what.step_s(|_, _| false));
     let launch_slowdown = mean(&recorded_s) / mean(&simulated_s);
@@ -66,14 +68,13 @@ pub fn analyse(trace: &PipelineTrace) -> Result<Findings, TraceError> {
     if let Some(stragglers) = &stragglers {
         let means_s = (mean(&simulated_s), ideal_s);
         let slowest = slowest(&ranks);
+        // The published candidate: the last stage has the loss on top of its layers.
         let last = trace.pp() - 1;
         let heaviest = heaviest(&stragglers.stages);
-        let is_slowest =
-            |stage: usize, dp_rank: usize| slowest.contains(&trace.rank(dp_rank, stage));
         removals = [
-            Some(what.removal(&is_slowest, means_s)),
-            Some(what.removal(&|stage, _| stage == last, means_s)),
-            Some(what.removal(&|stage, _| stage == heaviest, means_s)),
+            Some(what.removal(&|cell| slowest.contains(&trace.rank(cell)), means_s)),
+            Some(what.removal(&|cell| cell.stage == last, means_s)),
+            Some(what.removal(&|cell| cell.stage == heaviest, means_s)),
         ];
     }
     let [slowest_ranks, last_stage, slowest_stage] = removals;
@@ -148,6 +149,7 @@ impl<'a> Experiment<'a> {
     fn delayed_s(&mut self, delays: &[f64], own: impl Fn(usize, usize) -> bool) -> Vec<f64> {
         let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
         for (cell, (slot, delay)) in self.durations.iter_mut().zip(delays).enumerate() {
+            // A lane is `step * dp + dp_rank`.
             *slot = if own(cell / lanes, cell % lanes % dp) {
                 *delay
             } else {
@@ -159,17 +161,17 @@ impl<'a> Experiment<'a> {
 
     fn removal(
         &mut self,
-        is_out: &dyn Fn(usize, usize) -> bool,
+        is_out: &dyn Fn(TraceCell) -> bool,
         (simulated_s, ideal_s): (f64, f64),
     ) -> Removal {
         let trace = self.trace;
         let ops = trace.ops();
-        let without_s = mean(&self.step_s(|op, dp_rank| !is_out(ops[op].stage as usize, dp_rank)));
-        let alone_s = mean(&self.step_s(|op, dp_rank| is_out(ops[op].stage as usize, dp_rank)));
+        let without_s = mean(&self.step_s(|op, dp_rank| !is_out(ops[op].on(dp_rank))));
+        let alone_s = mean(&self.step_s(|op, dp_rank| is_out(ops[op].on(dp_rank))));
         let mut ranks: Vec<u32> = trace
             .cells()
-            .filter(|(dp_rank, stage)| is_out(*stage, *dp_rank))
-            .map(|(dp_rank, stage)| trace.rank(dp_rank, stage))
+            .filter(|cell| is_out(*cell))
+            .map(|cell| trace.rank(cell))
             .collect();
         ranks.sort_unstable();
         Removal {
@@ -196,6 +198,7 @@ fn ideal(trace: &PipelineTrace, recorded: &[f64]) -> Vec<f64> {
             .flat_map(|(_, row)| row.iter().copied())
             .collect();
         if !all.is_empty() {
+            // A few transfers that took very long would move a mean far from what is usual.
             of_kind[kind as usize] = if kind.computes() {
                 mean(&all)
             } else {
@@ -233,18 +236,6 @@ fn attribute(
     family: &dyn Fn(&PipelineOp) -> &'static str,
     mut step_s: impl FnMut(&dyn Fn(usize, usize) -> bool) -> Vec<f64>,
 ) -> Attribution {
-    let mut part = |name: String, own: &dyn Fn(usize, usize) -> bool| {
-        let times_s = step_s(own);
-        PartSlowdown {
-            name,
-            slowdown: mean(&times_s) / mean(base_s),
-            step_slowdowns: times_s
-                .iter()
-                .zip(base_s)
-                .map(|(time_s, base_s)| time_s / base_s)
-                .collect(),
-        }
-    };
     let ops = trace.ops();
     let mut families: Vec<(OpKind, &str)> = ops.iter().map(|op| (op.kind, family(op))).collect();
     families.sort_unstable();
@@ -252,19 +243,42 @@ fn attribute(
     Attribution {
         op_types: families
             .iter()
-            .map(|(_, name)| part((*name).to_owned(), &|op, _| family(&ops[op]) == *name))
+            .map(|(_, name)| {
+                let times_s = step_s(&|op, _| family(&ops[op]) == *name);
+                slowdown((*name).to_owned(), &times_s, base_s)
+            })
             .collect(),
         dp_ranks: (0..trace.dp())
-            .map(|rank| part(rank.to_string(), &|_, dp_rank| dp_rank == rank))
+            .map(|rank| {
+                let times_s = step_s(&|_, dp_rank| dp_rank == rank);
+                slowdown(rank.to_string(), &times_s, base_s)
+            })
             .collect(),
         stages: (0..trace.pp())
-            .map(|stage| part(stage.to_string(), &|op, _| ops[op].stage as usize == stage))
+            .map(|stage| {
+                let times_s = step_s(&|op, _| ops[op].stage as usize == stage);
+                slowdown(stage.to_string(), &times_s, base_s)
+            })
+            .collect(),
+    }
+}
+
+/// What a part slows steps by that take `times_s` with it.
+fn slowdown(name: String, times_s: &[f64], base_s: &[f64]) -> PartSlowdown {
+    PartSlowdown {
+        name,
+        slowdown: mean(times_s) / mean(base_s),
+        step_slowdowns: times_s
+            .iter()
+            .zip(base_s)
+            .map(|(time_s, base_s)| time_s / base_s)
             .collect(),
     }
 }
 
 /// A type of operation, the first of a step apart: its delay is that of the step.
 fn first_or_family(op: &PipelineOp) -> &'static str {
+    // The first stage has nobody to receive from.
     let first = if op.stage == 0 {
         OpKind::ForwardCompute
     } else {
@@ -281,16 +295,16 @@ fn first_or_family(op: &PipelineOp) -> &'static str {
 fn ranks(trace: &PipelineTrace, stragglers: Option<&Attribution>) -> Vec<RankSlowdown> {
     trace
         .cells()
-        .map(|(dp_rank, stage)| RankSlowdown {
-            rank: trace.rank(dp_rank, stage),
-            dp_rank: dp_rank as u32,
-            stage: stage as u32,
+        .map(|cell| RankSlowdown {
+            rank: trace.rank(cell),
+            dp_rank: cell.dp_rank as u32,
+            stage: cell.stage as u32,
             // Neither alone: a quick rank of a slow pipeline must not look slow, nor one of a slow
             // stage.
             slowdown: stragglers.map(|parts| {
-                parts.dp_ranks[dp_rank]
+                parts.dp_ranks[cell.dp_rank]
                     .slowdown
-                    .min(parts.stages[stage].slowdown)
+                    .min(parts.stages[cell.stage].slowdown)
             }),
         })
         .collect()

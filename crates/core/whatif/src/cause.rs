@@ -3,6 +3,7 @@ use model::{PassRatios, PassSpread, Removal, SlowdownCause, WhatIf};
 use crate::OpKind::{self, BackwardCompute, ForwardCompute};
 use crate::PipelineTrace;
 use crate::analysis::{heaviest, highest, mean, median};
+use crate::trace::TraceCell;
 
 /// Share of the slowdown a cause must explain.
 const REMOVED_SHARE_MIN: f64 = 0.5;
@@ -22,29 +23,35 @@ pub(crate) fn causes(trace: &PipelineTrace, what_if: &WhatIf) -> Vec<SlowdownCau
     };
     let passes = Passes::new(trace);
     let top = top_cells(parts);
-    let (dp_rank, stage) = (heaviest(&parts.dp_ranks), heaviest(&parts.stages));
+    let worst_cell = TraceCell {
+        dp_rank: heaviest(&parts.dp_ranks),
+        stage: heaviest(&parts.stages),
+    };
+    let TraceCell { dp_rank, stage } = worst_cell;
     let steps = top.len() as f64;
     let mut causes = Vec::new();
-    let top_steps = top.iter().filter(|cell| **cell == (dp_rank, stage)).count();
+    let top_steps = top.iter().filter(|cell| **cell == worst_cell).count();
     let top_share = top_steps as f64 / steps;
     // One pipeline cannot tell a slow rank from a heavy stage.
     if trace.dp() > 1 && explains(what_if.slowest_ranks.as_ref()) && top_share >= TOP_SHARE_MIN {
         let others = (0..trace.dp()).filter(|other| *other != dp_rank);
         causes.push(SlowdownCause::Rank {
-            rank: trace.rank(dp_rank, stage),
+            rank: trace.rank(worst_cell),
             dp_rank: dp_rank as u32,
             stage: stage as u32,
             passes: passes.ratios(
-                &[(dp_rank, stage)],
-                &others.map(|other| (other, stage)).collect::<Vec<_>>(),
+                &[worst_cell],
+                &others
+                    .map(|dp_rank| TraceCell { dp_rank, stage })
+                    .collect::<Vec<_>>(),
             ),
             top_share,
         });
     }
     let spread = passes.spread();
     let mut seen = vec![0usize; trace.dp()];
-    for (dp_rank, _) in &top {
-        seen[*dp_rank] += 1;
+    for cell in &top {
+        seen[cell.dp_rank] += 1;
     }
     // A rank that is always the slowest is slow for another reason than its input.
     let changes = seen
@@ -56,11 +63,12 @@ pub(crate) fn causes(trace: &PipelineTrace, what_if: &WhatIf) -> Vec<SlowdownCau
         causes.push(SlowdownCause::Data {
             spread,
             top_dp_ranks: seen.iter().filter(|count| **count > 0).count(),
-            worst: (what_if.steps[worst], top[worst].0 as u32),
+            worst: (what_if.steps[worst], top[worst].dp_rank as u32),
         });
     }
+    // A stage is heavy on every data-parallel rank: what is slow on one of them is that rank's.
     if explains(what_if.slowest_stage.as_ref()) && passes.all_share(stage) {
-        let (own, others): (Vec<_>, Vec<_>) = trace.cells().partition(|(_, other)| *other == stage);
+        let (own, others): (Vec<_>, Vec<_>) = trace.cells().partition(|cell| cell.stage == stage);
         let passes = passes.ratios(&own, &others);
         causes.push(SlowdownCause::Stage {
             stage: stage as u32,
@@ -80,7 +88,7 @@ fn explains(removal: Option<&Removal>) -> bool {
 }
 
 /// The slowest data-parallel rank and stage of each step.
-fn top_cells(parts: &model::Attribution) -> Vec<(usize, usize)> {
+fn top_cells(parts: &model::Attribution) -> Vec<TraceCell> {
     let steps = parts
         .stages
         .first()
@@ -89,7 +97,7 @@ fn top_cells(parts: &model::Attribution) -> Vec<(usize, usize)> {
     for step in 0..steps {
         let [dp_rank, stage] = [&parts.dp_ranks, &parts.stages]
             .map(|parts| highest(parts.iter().map(|part| part.step_slowdowns[step])));
-        top.push((dp_rank, stage));
+        top.push(TraceCell { dp_rank, stage });
     }
     top
 }
@@ -114,19 +122,20 @@ impl<'a> Passes<'a> {
             .step_by(self.trace.dp())
     }
 
-    fn median(&self, direction: OpKind, cells: &[(usize, usize)]) -> f64 {
+    fn median(&self, direction: OpKind, cells: &[TraceCell]) -> f64 {
         let mut all = Vec::new();
-        for (dp_rank, stage) in cells {
-            for op in self.trace.of_kind(direction, *stage) {
-                all.extend(self.of(op, *dp_rank));
+        for cell in cells {
+            for op in self.trace.of_kind(direction, cell.stage) {
+                all.extend(self.of(op, cell.dp_rank));
             }
         }
         median(&mut all)
     }
 
-    fn ratios(&self, own: &[(usize, usize)], others: &[(usize, usize)]) -> PassRatios {
+    fn ratios(&self, own: &[TraceCell], others: &[TraceCell]) -> PassRatios {
         let [forward, backward] = [ForwardCompute, BackwardCompute].map(|direction| {
             let usual = self.median(direction, others);
+            // Without others nothing is known to differ from them.
             if usual > 0.0 {
                 self.median(direction, own) / usual
             } else {
@@ -145,8 +154,8 @@ impl<'a> Passes<'a> {
         let mut excess: Vec<f64> = (0..dp)
             .map(|dp_rank| {
                 let (own, others): (Vec<_>, Vec<_>) = (0..pp)
-                    .map(|other| (dp_rank, other))
-                    .partition(|(_, other)| *other == stage);
+                    .map(|stage| TraceCell { dp_rank, stage })
+                    .partition(|cell| cell.stage == stage);
                 let [own, others] = [own, others].map(|cells| {
                     self.median(ForwardCompute, &cells) + self.median(BackwardCompute, &cells)
                 });
@@ -181,6 +190,7 @@ impl<'a> Passes<'a> {
             }
         }
         let [forward, backward, correlation] = found.map(|mut values| {
+            // Passes without a time, or a single microbatch, divide zero by zero.
             values.retain(|value| value.is_finite());
             median(&mut values)
         });
@@ -194,6 +204,8 @@ impl<'a> Passes<'a> {
     /// Chunk, forward pass and backward pass of each microbatch of a stage.
     fn pairs(&self, stage: usize) -> Vec<(i32, usize, usize)> {
         let mut backward: Vec<usize> = self.trace.of_kind(BackwardCompute, stage).collect();
+        // Microbatches come back in another order than they went forward in, where parts of the
+        // model interleave.
         backward.sort_by_key(|op| self.key(*op));
         self.trace
             .of_kind(ForwardCompute, stage)

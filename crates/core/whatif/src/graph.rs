@@ -81,6 +81,7 @@ impl DependencyBuilder<'_> {
 
     /// Start in the first step of the first data-parallel rank.
     fn start(&self, op: usize) -> f64 {
+        // One lane does: all steps and ranks carry out the same schedule.
         self.trace.starts(op)[0]
     }
 
@@ -158,6 +159,7 @@ impl DependencyBuilder<'_> {
             return Ok(());
         }
         let (found, wanted) = (stream.len(), passes.len());
+        // At the ends of the model a message may be missing that would move nothing.
         let is_end = stage == 0 || stage + 1 == self.trace.pp();
         if found != wanted && (found + 1 != wanted || !is_end) {
             let reason = format!(
@@ -174,6 +176,7 @@ impl DependencyBuilder<'_> {
         let onward = matches!(kind, ForwardSend | BackwardRecv);
         for (op, pass) in stream.into_iter().zip(passes.clone().skip(skipped)) {
             let peer = i64::from(self.op(pass).global_chunk) + if onward { 1 } else { -1 };
+            // Calls are recorded at the ends of the model too, where nobody is on the other side.
             self.moves[op] = (0..chunks).contains(&peer);
             if receives {
                 self.after[pass].push(op);
@@ -205,6 +208,11 @@ impl DependencyBuilder<'_> {
         }
     }
 
+    /// The first operation of a kind on a stage, which steps have one of.
+    fn first(&self, kind: OpKind, stage: usize) -> Option<usize> {
+        self.trace.of_kind(kind, stage).next()
+    }
+
     fn uses_dp(&self) -> bool {
         self.trace.layout().dp_size > 1 || self.trace.layout().dsp_size > 1
     }
@@ -215,22 +223,23 @@ impl DependencyBuilder<'_> {
             let place = format!("stage {stage}");
             return Err(TraceError::new(place, "it has no forward-compute"));
         };
-        let first = |kind| self.trace.of_kind(kind, stage).next();
         let reduces = self.trace.of_kind(GradsReduceScatter, stage);
-        let is_overlapped = self.uses_dp() && first(SeparateAllReduce).is_some();
-        let mut tail: Vec<usize> = [Some(last), first(Gc)].into_iter().flatten().collect();
+        let separate = self
+            .first(SeparateAllReduce, stage)
+            .filter(|_| self.uses_dp());
+        let is_overlapped = separate.is_some();
+        let mut tail = vec![last];
+        tail.extend(self.first(Gc, stage));
         let begin = tail.len();
-        tail.extend(
-            [LayernormAllReduce, EmbeddingAllReduce]
-                .into_iter()
-                .filter_map(first),
-        );
+        tail.extend(self.first(LayernormAllReduce, stage));
+        tail.extend(self.first(EmbeddingAllReduce, stage));
         if is_overlapped {
-            tail.extend(first(SeparateAllReduce));
+            tail.extend(separate);
         } else if self.uses_dp() {
             tail.extend(reduces.clone());
         }
-        tail.extend([OptimizerClip, Optimizer].into_iter().filter_map(first));
+        tail.extend(self.first(OptimizerClip, stage));
+        tail.extend(self.first(Optimizer, stage));
         self.chain(&tail);
         if self.uses_dp() {
             let stream = self.sorted(stage, &[ParamsAllGather, GradsReduceScatter]);
@@ -261,6 +270,7 @@ impl DependencyBuilder<'_> {
     fn gathers(&mut self, stage: usize) -> Result<(), TraceError> {
         let passes = self.sorted(stage, &[ForwardCompute]);
         let mut known = Vec::new();
+        // From behind: the first of a chunk that comes is its last.
         for gather in self.trace.of_kind(ParamsAllGather, stage).rev() {
             let chunk = self.op(gather).chunk;
             if known.contains(&chunk) {
@@ -309,6 +319,7 @@ impl DependencyBuilder<'_> {
         let pp = self.trace.pp();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for stage in 0..pp {
+            // Around: with several parts to a stage the last one sends to the first.
             let next = (stage + 1) % pp;
             for (from, send, to, receive) in [
                 (stage, ForwardSend, next, ForwardRecv),
@@ -317,6 +328,7 @@ impl DependencyBuilder<'_> {
                 let [sends, receives] = [(from, send), (to, receive)].map(|(at, kind)| {
                     self.trace
                         .of_kind(kind, at)
+                        // What moved nothing waited for nobody.
                         .filter(|op| self.moves[*op])
                         .collect::<Vec<_>>()
                 });

@@ -45,21 +45,20 @@ impl<'a> Simulator<'a> {
     /// alone.
     pub(crate) fn step_s(&mut self, durations: &[f64], delays: Option<&[f64]>) -> Vec<f64> {
         let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
-        let row = |op: usize| op * lanes..(op + 1) * lanes;
         for unit in &self.graph.units {
             self.met.fill(f64::MIN);
             for op in &unit.ops {
                 match self.graph.after[*op].split_first() {
                     None => self.start.fill(0.0),
                     Some((first, others)) => {
-                        self.start.copy_from_slice(&self.ends[row(*first)]);
+                        self.start.copy_from_slice(&self.ends[row(*first, lanes)]);
                         for other in others {
-                            raise(&mut self.start, &self.ends[row(*other)]);
+                            raise(&mut self.start, &self.ends[row(*other, lanes)]);
                         }
                     }
                 }
                 if let Some(delays) = delays {
-                    add(&mut self.start, &delays[row(*op)]);
+                    add(&mut self.start, &delays[row(*op, lanes)]);
                 }
                 raise(&mut self.met, &self.start);
             }
@@ -67,14 +66,14 @@ impl<'a> Simulator<'a> {
                 level(&mut self.met, dp);
             }
             for op in &unit.ops {
-                let ends = &mut self.ends[row(*op)];
+                let ends = &mut self.ends[row(*op, lanes)];
                 ends.copy_from_slice(&self.met);
-                add(ends, &durations[row(*op)]);
+                add(ends, &durations[row(*op, lanes)]);
             }
         }
         let mut step_s = vec![0.0; self.trace.steps().len()];
         for op in &self.graph.last {
-            for (step_s, ends) in step_s.iter_mut().zip(self.ends[row(*op)].chunks(dp)) {
+            for (step_s, ends) in step_s.iter_mut().zip(self.ends[row(*op, lanes)].chunks(dp)) {
                 *step_s = ends.iter().copied().fold(*step_s, f64::max);
             }
         }
@@ -98,6 +97,8 @@ impl<'a> Simulator<'a> {
                 let recorded = self.trace.ends(*op).iter().zip(self.trace.durations(*op));
                 let slots = durations[op * lanes..][..lanes].iter_mut().zip(&met);
                 for ((slot, met), (end, duration)) in slots.zip(recorded) {
+                    // From the last start on: before that the operation waited for others, which
+                    // is their cost.
                     let transfer = end - met;
                     *slot = match unit.meets {
                         true if transfer <= -CLOCK_S => 0.0,
@@ -127,6 +128,7 @@ impl<'a> Simulator<'a> {
                     .iter()
                     .map(|other| self.trace.ends(*other)[lane])
                     .reduce(f64::max)
+                    // What waits for nothing is late by the begin of its step.
                     .unwrap_or(begin[lane / dp]);
                 let delay = starts[lane] - ended;
                 if delay <= -CLOCK_S { 0.0 } else { delay }
@@ -134,6 +136,11 @@ impl<'a> Simulator<'a> {
         }
         delays
     }
+}
+
+/// Where an operation stands in a flat table.
+fn row(op: usize, lanes: usize) -> std::ops::Range<usize> {
+    op * lanes..(op + 1) * lanes
 }
 
 fn raise(values: &mut [f64], others: &[f64]) {

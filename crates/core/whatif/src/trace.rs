@@ -104,6 +104,14 @@ pub(crate) struct PipelineOp {
     pub(crate) global_chunk: i32,
 }
 
+impl PipelineOp {
+    /// The rank that carries it out for one of the data-parallel ranks.
+    pub(crate) fn on(&self, dp_rank: usize) -> TraceCell {
+        let stage = self.stage as usize;
+        TraceCell { dp_rank, stage }
+    }
+}
+
 impl fmt::Display for PipelineOp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -114,6 +122,13 @@ impl fmt::Display for PipelineOp {
         } = self;
         write!(formatter, "{} {number} of stage {stage}", kind.name())
     }
+}
+
+/// A recorded rank, by its coordinates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TraceCell {
+    pub(crate) dp_rank: usize,
+    pub(crate) stage: usize,
 }
 
 /// Steps of a job, operation by operation.
@@ -155,6 +170,8 @@ impl PipelineTrace {
         let (ops, begins) = operations(&layout, rows)?;
         let lanes = steps.len().saturating_mul(layout.dp_size as usize);
         let cells = ops.len().saturating_mul(lanes);
+        // Before the tables are made: a few rows with huge numbers would ask for all memory there
+        // is.
         if cells > rows.len().saturating_mul(1 + HOLES_PER_ROW) {
             let reason = format!(
                 "{} rows are too few for {} operations of {} data-parallel ranks in {} steps",
@@ -166,6 +183,7 @@ impl PipelineTrace {
             return Err(TraceError::new("rows", reason));
         }
         let mut trace = Self {
+            // NaN marks what no row has told: any number could be a time.
             start_s: vec![f64::NAN; cells],
             duration_s: vec![f64::NAN; cells],
             end_s: vec![f64::NAN; cells],
@@ -180,6 +198,7 @@ impl PipelineTrace {
         for row in rows {
             let step = steps[&row.step];
             let Some(op) = trace.find(row.kind, row.number, row.stage) else {
+                // The fullest step has no such operation: this one followed another schedule.
                 is_odd[step] = true;
                 continue;
             };
@@ -241,15 +260,15 @@ impl PipelineTrace {
         self.left_out_steps
     }
 
-    /// Recorded rank of a data-parallel coordinate and a stage.
-    pub fn rank(&self, dp_rank: usize, stage: usize) -> u32 {
-        self.ranks[dp_rank * self.layout.pp_size as usize + stage]
+    /// Global rank of a recorded one.
+    pub(crate) fn rank(&self, cell: TraceCell) -> u32 {
+        self.ranks[cell.dp_rank * self.layout.pp_size as usize + cell.stage]
     }
 
-    /// Data-parallel rank and stage of all recorded ranks, by stage within data-parallel rank.
-    pub(crate) fn cells(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    /// All recorded ranks, by stage within data-parallel rank.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = TraceCell> + use<> {
         let (dp, pp) = (self.dp(), self.pp());
-        (0..dp).flat_map(move |dp_rank| (0..pp).map(move |stage| (dp_rank, stage)))
+        (0..dp).flat_map(move |dp_rank| (0..pp).map(move |stage| TraceCell { dp_rank, stage }))
     }
 
     pub(crate) fn dp(&self) -> usize {
@@ -303,6 +322,7 @@ fn check_layout(layout: &JobLayout) -> Result<(), TraceError> {
     ];
     let product = sizes
         .iter()
+        // Checked: a file may say any sizes.
         .try_fold(1u32, |product, size| product.checked_mul(*size));
     if layout.vpp_size == 0 || product.is_none_or(|product| product == 0) {
         return Err(TraceError::new("metadata", "every size must be at least 1"));
@@ -344,6 +364,7 @@ fn ranks(layout: &JobLayout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
         }
     }
     let cells = layout.dp_size as usize * layout.pp_size as usize;
+    // Before the table is made, whose size the file decides.
     if cells > rows.len() {
         return Err(TraceError::new("rows", "there are fewer than ranks"));
     }
@@ -362,6 +383,8 @@ fn ranks(layout: &JobLayout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
             );
             return Err(TraceError::new(place_of(row), reason));
         }
+        // By an error of clocks an operation may start before its step; none takes less than
+        // nothing.
         let times = [row.start_s.abs(), row.duration_s, row.end_s.abs()];
         if !times
             .iter()
