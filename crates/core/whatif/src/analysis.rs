@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use model::{Attribution, PartSlowdown, RankSlowdown, Removal, SlowdownCause, WhatIf};
 
 use crate::cause::causes;
@@ -239,7 +241,9 @@ fn attribute(
     let ops = trace.ops();
     let mut families: Vec<(OpKind, &str)> = ops.iter().map(|op| (op.kind, family(op))).collect();
     families.sort_unstable();
-    families.dedup_by_key(|(_, family)| *family);
+    // A family's kinds need not be neighbours: first operations are of two kinds.
+    let mut known = BTreeSet::new();
+    families.retain(|(_, family)| known.insert(*family));
     Attribution {
         op_types: families
             .iter()

@@ -185,6 +185,10 @@ fn time_before_the_first_pass_is_a_delay_and_no_straggler() {
     let found = find(&HEALTHY, &rows).unwrap();
     assert_eq!(found.causes, []);
     let launch = found.what_if.launch.expect("delays");
+    let mut names: Vec<&str> = launch.op_types.iter().map(|part| &part.name[..]).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), launch.op_types.len(), "{names:?}");
     let first = &launch
         .op_types
         .iter()
