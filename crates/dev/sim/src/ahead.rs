@@ -202,6 +202,11 @@ impl AheadRank {
         }
     }
 
+    /// When the device gets to a mark; never, if that is not known.
+    fn reached_s(&self, seen: &HostMark) -> f64 {
+        self.ended_s(seen.task).unwrap_or(f64::INFINITY)
+    }
+
     fn settle(&mut self, collectives: &[Option<f64>]) -> bool {
         let before = self.known;
         while let Some(task) = self.tasks.get(self.known).copied() {
@@ -229,6 +234,7 @@ impl AheadRank {
         match act {
             Act::Work(seconds) => self.now_s += seconds,
             Act::Launch(takes_s) => {
+                // A full queue holds up the host in its launch.
                 if let Some(full) = self.kernels.len().checked_sub(queue) {
                     let Some(free_s) = self.ended_s(self.kernels[full]) else {
                         return false;
@@ -246,6 +252,8 @@ impl AheadRank {
             Act::ReadBack => {
                 self.mark(step, MarkKind::ReadBackBegin);
                 let Some(ended_s) = self.ended_s(last) else {
+                    // When the device gets here is not known yet: the mark is made anew when it
+                    // is.
                     self.marks.pop();
                     self.tasks.pop();
                     return false;
@@ -314,6 +322,7 @@ impl AheadJob {
         loop {
             let mut moves = false;
             for rank in &mut ranks {
+                // Not `||`: the host goes on in a round in which the device does.
                 while rank.settle(&collectives) | rank.act(self.queue) {
                     moves = true;
                 }
@@ -331,6 +340,7 @@ impl AheadJob {
                     .max(task.and_then(|task| task.ended_s).unwrap_or(0.0))
             })
             .fold(0.0, f64::max);
+        // The first steps fill the queue, and are quicker by that.
         let first = 5.min(self.steps.saturating_sub(1)) as usize;
         let begin_s = ranks
             .iter()
@@ -356,6 +366,7 @@ impl AheadJob {
                 return moves;
             };
             let before = collectives.last().copied().flatten().unwrap_or(0.0);
+            // Collectives of one group run one after another.
             let all_s = arrivals.into_iter().fold(before, f64::max);
             collectives.push(Some(all_s + self.collective_s));
             moves = true;
@@ -514,19 +525,19 @@ fn device_times(rank: &AheadRank) -> Vec<Mark> {
         let here = &rank.marks[at..];
         let end = here.iter().position(|seen| !run.contains(&seen.step));
         let length = end.map_or(here.len(), |end| end + 1);
-        let ended_s = |seen: &HostMark| rank.ended_s(seen.task).unwrap_or(f64::INFINITY);
-        let began_s = ended_s(&first);
+        let began_s = rank.reached_s(&first);
         let mut seen_s = 0.0f64;
         for (place, seen) in here[..length].iter().enumerate() {
             let later = here[place + 1..].iter().map(|later| later.at_s);
-            let Some(polled_s) = later.into_iter().find(|at_s| *at_s >= ended_s(seen)) else {
+            let Some(polled_s) = later.into_iter().find(|at_s| *at_s >= rank.reached_s(seen))
+            else {
                 return times;
             };
             seen_s = seen_s.max(polled_s);
             let time = DeviceTime {
                 reached: DeviceReached::mark(&seen.event()),
                 made_at: RankNs(clock_ns(seen.at_s)),
-                device_ns: ((ended_s(seen) - began_s) * 1e9) as u64,
+                device_ns: ((rank.reached_s(seen) - began_s) * 1e9) as u64,
                 first_step: *run.start(),
                 place: place as u64,
             };

@@ -151,6 +151,7 @@ impl PipelineRank {
         random: &mut SmallRng,
     ) {
         let at_s = free_s + self.late_s + LATE_S * random.random_range(0.0..1.0);
+        // Issued as a group, a send and a receive are one operation of the communicator.
         let joins = op == CollectiveOp::RECEIVE && std::mem::take(&mut self.sent);
         self.sent = op == CollectiveOp::SEND;
         let count = self.counts[lane] - u64::from(joins);
@@ -234,6 +235,7 @@ impl CalledJob {
             }
         }
         for rank in ranks.values_mut() {
+            // Each call is late by another time, and logs are in order of time.
             rank.calls.sort_by_key(|call| call.at_ns);
         }
         ranks
@@ -341,6 +343,7 @@ impl CalledJob {
                 let collective = u64::from(!call.op.is_point_to_point());
                 issued[lane] += collective;
                 let group = group_number(lane, lanes[lane]);
+                // Sends and receives have no number.
                 let nth = issued[lane] * collective;
                 let issue = CollectiveIssue::new(call.op, group, nth);
                 let issue = CollectiveIssue {
@@ -386,12 +389,14 @@ impl CalledJob {
             let blocks = plan.order(rank.stage).len();
             noise.entry((rank.copy, rank.stage)).or_insert_with(|| {
                 (0..blocks)
+                    // However far a draw is out, no block takes less than nothing.
                     .map(|_| random.sample(normal).max(0.1))
                     .collect()
             });
         }
         let names: Vec<u32> = ranks.keys().copied().collect();
         let mut moved = true;
+        // Stages wait for one another both ways: round after round, until nobody can go on.
         while std::mem::take(&mut moved) {
             for name in &names {
                 let Some(rank) = ranks.get(name) else {
@@ -454,6 +459,7 @@ impl CalledJob {
                     if rank.stopped {
                         continue;
                     }
+                    // Backward has two gradients to compute, of inputs and of weights.
                     let times = if block.pass == Pass::Forward {
                         1.0
                     } else {

@@ -182,6 +182,7 @@ impl Machine for Cluster {
     }
 
     fn wire_s(&self, from: u32, to: u32, at: f64) -> f64 {
+        // The way back scatters by itself.
         let usual_s = WIRE_S * self.scatter(from ^ to << 16, at);
         match self.struck(at + usual_s) {
             Some(ClusterFault::CardDown { rank }) if [from, to].contains(rank) => f64::INFINITY,
@@ -253,6 +254,7 @@ impl Cluster {
                     self.reduce(&mut run, &mut free, &group, op, iteration);
                 }
             }
+            // Who waits for one that never comes is free never: nobody moves any more.
             if free.iter().all(|at| at.is_infinite()) {
                 break;
             }
@@ -300,6 +302,8 @@ impl Cluster {
                 bytes: MEETING_BYTES,
                 begun_at: ns(begun),
                 ended_at: Some(ns(begun)),
+                // Inside of a machine no proxy moves data, and only proxies say when a call has
+                // ended.
                 may_have_ended: true,
                 flows: Vec::new(),
             };

@@ -296,18 +296,16 @@ fn transfers(stages: &[StageRun], stage: usize, push: &mut dyn FnMut(OpKind, u32
         } else {
             (previous, next)
         };
-        let end_s = |to: usize, number: u32, sent_s: f64| {
-            sent_s.max(stages[to].issued_s(direction, number as usize)) + TRANSFER_S
-        };
         if let Some(to) = to {
             for (number, pass) in (0..).zip(&stages[stage].passes[direction]) {
-                push(send, number, (pass.1, end_s(to, number, pass.1)));
+                let issued_s = stages[to].issued_s(direction, number as usize);
+                push(send, number, (pass.1, pass.1.max(issued_s) + TRANSFER_S));
             }
         }
         if let Some(from) = from {
             for (number, pass) in (0..).zip(&stages[from].passes[direction]) {
                 let start_s = stages[stage].issued_s(direction, number as usize);
-                push(receive, number, (start_s, end_s(stage, number, pass.1)));
+                push(receive, number, (start_s, pass.1.max(start_s) + TRANSFER_S));
             }
         }
     }

@@ -59,11 +59,10 @@ pub(crate) fn transfers(
     } else {
         1
     };
-    let next = |at: usize| (at + 1) % ranks.len();
     let mut all = Vec::new();
     for channel in 0..channels {
         let mut times: Vec<Channel> = (0..links)
-            .map(|at| Channel::new(channel, ranks[at], ranks[next(at)]))
+            .map(|at| Channel::new(channel, ranks[at], ranks[(at + 1) % ranks.len()]))
             .collect();
         for k in 0..count {
             for at in 0..links {
@@ -80,7 +79,7 @@ pub(crate) fn transfers(
                 times[at].ready.push(machine.proxy(from, made));
             }
             for (at, link) in times.iter_mut().enumerate() {
-                let start = starts[next(at)];
+                let start = starts[(at + 1) % ranks.len()];
                 let slot = if k < SLOTS {
                     start
                 } else {
