@@ -151,23 +151,29 @@ pub(crate) fn refused(error: &FormatError) -> Error {
     anyhow!("{error}\n  {}", error.hint())
 }
 
+fn unread(path: &Path) -> String {
+    format!("failed to read {}", path.display())
+}
+
 /// The files behind a path, in order, and whether it is a folder.
 fn files_at(path: &Path) -> Result<(Vec<PathBuf>, bool)> {
-    let place = || format!("failed to read {}", path.display());
-    if !fs::metadata(path).with_context(place)?.is_dir() {
+    if !fs::metadata(path).with_context(|| unread(path))?.is_dir() {
         return Ok((vec![path.to_owned()], false));
     }
     let mut files = Vec::new();
     let mut entries: Vec<PathBuf> = fs::read_dir(path)
-        .with_context(place)?
+        .with_context(|| unread(path))?
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()
-        .with_context(place)?;
+        .with_context(|| unread(path))?;
     // As the system lists them they differ from host to host.
     entries.sort();
     for entry in entries {
         // A folder that links to itself would never end.
-        if fs::symlink_metadata(&entry).with_context(place)?.is_dir() {
+        if fs::symlink_metadata(&entry)
+            .with_context(|| unread(path))?
+            .is_dir()
+        {
             files.extend(files_at(&entry)?.0);
         } else if entry.is_file() {
             files.push(entry);

@@ -396,24 +396,27 @@ pub(crate) fn write_report(path: &Path, job: &Job) -> Result<()> {
     )
 }
 
+fn unwritten(path: &Path) -> String {
+    format!("failed to write the report to {}", path.display())
+}
+
 /// Writes a page: whole, or not at all.
 pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
-    let place = || format!("failed to write the report to {}", path.display());
     // Pipes and devices are written to, never replaced.
     if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
-        let (path, page) = (path.to_owned(), page.to_owned());
+        let (target, page) = (path.to_owned(), page.to_owned());
         let (told, written) = sync_channel(1);
-        thread::spawn(move || told.send(fs::write(path, page)));
+        thread::spawn(move || told.send(fs::write(target, page)));
         // A pipe may have no reader, and then opens for nobody.
         return written
             .recv_timeout(TAKEN_WITHIN)
             .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it")))
-            .with_context(place);
+            .with_context(|| unwritten(path));
     }
     // Behind a link stands the file that is meant.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = OsString::from(".");
-    name.push(target.file_name().with_context(place)?);
+    name.push(target.file_name().with_context(|| unwritten(path))?);
     name.push(format!(".{}.tmp", std::process::id()));
     let partial = target.with_file_name(name);
     let written = fs::File::create_new(&partial)
@@ -422,5 +425,5 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
     if written.is_err() {
         drop(fs::remove_file(&partial));
     }
-    written.with_context(place)
+    written.with_context(|| unwritten(path))
 }
