@@ -101,13 +101,7 @@ impl Course {
         let backward = end - part(10);
         let backward_ns = part(50) - part(0);
         let count = self.collectives;
-        let mark = move |at, event| Mark {
-            at: RankNs(at),
-            step,
-            on_loop_thread: true,
-            event,
-        };
-        let issue = move |nth: u32| {
+        let issues = (0..count).map(move |nth| {
             let number = u64::from(step) * u64::from(count) + u64::from(nth) + 1;
             let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, GROUP, number);
             let issue = CollectiveIssue {
@@ -115,21 +109,27 @@ impl Course {
                 ..issue
             };
             let at = forward + 1000 + backward_ns / u64::from(count) * u64::from(nth);
-            mark(at, Event::CollectiveIssue(issue))
-        };
+            (at, Event::CollectiveIssue(issue))
+        });
         let before = [
-            mark(begin, Event::DataBegin),
-            mark(data, Event::DataEnd),
-            mark(data, Event::ForwardBegin),
-            mark(forward, Event::ForwardEnd),
-            mark(forward, Event::BackwardBegin),
+            (begin, Event::DataBegin),
+            (data, Event::DataEnd),
+            (data, Event::ForwardBegin),
+            (forward, Event::ForwardEnd),
+            (forward, Event::BackwardBegin),
         ];
         let after = [
-            mark(backward, Event::BackwardEnd),
-            mark(backward, Event::OptimizerBegin),
-            mark(end, Event::OptimizerEnd),
+            (backward, Event::BackwardEnd),
+            (backward, Event::OptimizerBegin),
+            (end, Event::OptimizerEnd),
         ];
-        before.into_iter().chain((0..count).map(issue)).chain(after)
+        let events = before.into_iter().chain(issues).chain(after);
+        events.map(move |(at, event)| Mark {
+            at: RankNs(at),
+            step,
+            on_loop_thread: true,
+            event,
+        })
     }
 }
 
@@ -165,7 +165,6 @@ impl SyntheticHost {
     /// Everything its ranks have done until now, as lines.
     fn lines(&mut self, now_ns: u64, told: &LoadCounters) -> Vec<u8> {
         let mut lines = Vec::new();
-        let mut tell = |input: Input| input_line(&input, &mut lines);
         if self.number == 0 {
             let first_local = self.ranks[0].0;
             for (rank, ..) in &self.ranks {
@@ -179,12 +178,14 @@ impl SyntheticHost {
                     locals: self.ranks.len() as u32,
                     world_size: self.world,
                 };
-                drop(tell(Input::Group {
+                let group = Input::Group {
                     group: GROUP,
                     name,
                     members,
-                }));
-                drop(tell(of_rank));
+                };
+                for input in [group, of_rank] {
+                    drop(input_line(&input, &mut lines));
+                }
             }
         }
         let mut marks = 0;
@@ -197,7 +198,7 @@ impl SyntheticHost {
                 let Some(mark) = queue.pop_front_if(|mark| mark.at.0 <= now_ns) else {
                     break;
                 };
-                drop(tell(Input::Mark { rank: *rank, mark }));
+                drop(input_line(&Input::Mark { rank: *rank, mark }, &mut lines));
                 marks += 1;
             }
         }
@@ -375,6 +376,7 @@ fn hosts(args: &LoadArgs, jobs: &[String], course: Course) -> Vec<SyntheticHost>
                 number: 0,
                 http: ureq::Agent::config_builder()
                     .http_status_as_error(false)
+                    // An agent keeps one connection.
                     .max_idle_connections_per_host(1)
                     .build()
                     .into(),
@@ -495,6 +497,7 @@ fn watch(
     let http: ureq::Agent = config.build().into();
     let events = loop {
         let answer = http.get(&url).call()?;
+        // Nobody knows the job before its first batch was taken.
         if answer.status() == 200 {
             break answer;
         }
@@ -514,6 +517,7 @@ fn watch(
         };
         let now_ns = clock.now_ns();
         let summary: Summary = serde_json::from_str(summary)?;
+        // No new window: something else of the job changed.
         if summary.exposed_s <= exposed_s {
             continue;
         }
@@ -544,13 +548,16 @@ impl Usage {
     fn look(&mut self, id: u32, clock: Clock, told: Option<&LoadCounters>) -> Result<()> {
         let process = Path::new("/proc").join(id.to_string());
         let stat = fs::read_to_string(process.join("stat"))?;
+        // The name before it may hold spaces and brackets of its own.
         let after_name = stat.rsplit(") ").next().context("a state")?;
         let ticks = after_name
             .split(' ')
+            // utime and stime of proc(5), counted from the state.
             .skip(11)
             .take(2)
             .map(str::parse::<u64>);
         let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
+        // Linux tells programs hundredths of a second, whatever its own clock.
         self.cpu_s = ticks.iter().sum::<u64>() as f64 / 100.0;
         let status = fs::read_to_string(process.join("status"))?;
         self.mb = megabytes(&status, "VmRSS:").context("memory")?;

@@ -643,6 +643,11 @@ fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Whether seconds are the true ones, but for a tenth of what was injected.
+fn is_near(seconds: f64, truth_s: f64, injected_s: f64) -> bool {
+    (seconds - truth_s).abs() <= 0.1 * injected_s
+}
+
 /// What is wrong with what is said of a fault.
 fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'static str> {
     let (fault, rank_named, stage, pace) = truth;
@@ -655,7 +660,6 @@ fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'stati
         Vec::new()
     };
     let injected_s = service::injected_s(fault, verdict);
-    let near = |seconds: f64, truth_s: f64| (seconds - truth_s).abs() <= 0.1 * injected_s;
     let hidden = vec![(seed + 2) % ranks];
     let others: Vec<_> = others.iter().map(|other| &other.subject.ranks).collect();
     let alone = if fault == "two" {
@@ -670,9 +674,9 @@ fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'stati
         [next] => {
             next.ranks == hidden
                 && next.stage == FORWARD
-                && near(next.gain_alone_s, 0.0)
-                && near(next.gain_both_s, injected_s)
-                && near(first.gain_alone_s, 0.1 * injected_s)
+                && is_near(next.gain_alone_s, 0.0, injected_s)
+                && is_near(next.gain_both_s, injected_s, injected_s)
+                && is_near(first.gain_alone_s, 0.1 * injected_s, injected_s)
         }
         _ => false,
     };
@@ -685,7 +689,7 @@ fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'stati
         (names(verdict, &slow, stage), "who or where"),
         (first.pace == pace, "pace"),
         (alone, "other incidents"),
-        (near(first.cost_s, injected_s), "cost"),
+        (is_near(first.cost_s, injected_s, injected_s), "cost"),
         (gains, "gains"),
         (first.text.contains(words), "words"),
         (verdict.job.lost_records == 0, "records lost"),
