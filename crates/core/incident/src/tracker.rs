@@ -221,21 +221,36 @@ impl Tracker {
         let forgotten = group.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
         group.unaccounted.drain(..forgotten);
         let (gates, settings) = (&self.gates, &self.settings);
-        let mut late = find_faults(window, found, gates, settings);
+        let late = find_faults(window, found, gates, settings);
+        let is_blind = window.runs_ahead && matches!(devices, Devices::Unseen);
         // Of few hosts that run ahead, one that waits for its device looks like one that works.
-        let may_mistake = window.runs_ahead
-            && window.ranks.len() <= FEW_RANKS
-            && matches!(devices, Devices::Unseen);
+        let may_mistake = is_blind && window.ranks.len() <= FEW_RANKS;
         let is_ambiguous = may_mistake && window.meeting == Meeting::Unseen;
-        if is_ambiguous {
-            let notable = late.iter().filter(|fault| fault.notable);
-            let struck = notable.map(|fault| fault.strikes.len() as u64).max();
+        let most = window.ranks.len().div_ceil(2);
+        let (mut late, unclear): (Vec<Fault>, Vec<Fault>) = late.into_iter().partition(|fault| {
+            // Nobody waits for a device in its data loader. Elsewhere ranks that are as many as the
+            // others may as well be those that wait, for ranks that are late in other places.
+            let is_majority =
+                is_blind && window.meeting != Meeting::Seen && fault.ranks.len() >= most;
+            fault.stage == StageId::DATA || !(is_ambiguous || is_majority)
+        });
+        let struck = unclear
+            .iter()
+            .filter(|fault| fault.notable)
+            .map(|fault| fault.strikes.len() as u64)
+            .max();
+        if is_ambiguous || struck.is_some() {
             group.ambiguous_steps += struck.unwrap_or(0);
             group.ambiguous += 1;
-            // Nobody waits for a device in its data loader.
-            late.retain(|fault| fault.stage == StageId::DATA);
         } else {
             group.clear += 1;
+        }
+        for fault in &mut late {
+            fault.hides.retain(|hidden| {
+                !unclear
+                    .iter()
+                    .any(|it| (&it.ranks, it.stage) == (&hidden.ranks, hidden.stage))
+            });
         }
         if may_mistake {
             // What seems hidden behind a late rank may as well be the wait for it.

@@ -80,7 +80,7 @@ pub fn note(note: &VerdictNote) -> String {
         ),
         VerdictNote::AmbiguousSteps { steps } => format!(
             "in {steps} steps a rank was late, or waited for its device: which one is unknown. \
-             These hosts do not meet in each step, and fewer than four show no majority; device \
+             These hosts do not meet in each step, and no majority shows what is usual; device \
              marks would tell (`laggard doctor` says whether they are on)"
         ),
         VerdictNote::DevicesUnseen => {

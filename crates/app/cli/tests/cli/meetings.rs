@@ -163,6 +163,23 @@ fn hosts_that_wait_for_their_devices_are_not_called_healthy_unseen() {
     assert!((0.5..0.9).contains(&share), "{share}");
 }
 
+/// Two of four ranks are late in different places; the other two wait for full launch queues.
+#[test]
+fn ranks_that_wait_for_several_late_ones_are_not_named() {
+    for (recording, innocents) in [("three_faults_never", [1, 2]), ("two_faults_ten", [0, 3])] {
+        let verdict = verdict(&format!("late/{recording}"));
+        let named = verdict["incidents"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .flat_map(|incident| incident["subject"]["ranks"].as_array().expect("ranks"));
+        for rank in named {
+            assert!(innocents.iter().all(|it| rank != it), "{recording}: {rank}");
+        }
+        assert_ne!(verdict["job"]["ambiguous_steps"], Value::Null);
+    }
+}
+
 #[test]
 fn a_slow_device_behind_hosts_that_never_read_back_is_not_called_healthy() {
     let verdict = verdict("late/rank1_device_never");
