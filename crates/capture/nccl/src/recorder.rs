@@ -93,21 +93,22 @@ impl Recorder {
                 self.communicator(context, head.rank, of)
                     .and_then(|index| self.begin(index, sequence, work))
             },
-            // SAFETY: the caller's promise.
             NcclEvent::PointToPoint {
                 of,
                 peer,
                 direction,
                 work,
-            } => unsafe {
-                self.communicator(context, head.rank, of).and_then(|index| {
+            } => {
+                // SAFETY: the caller's promise.
+                let index = unsafe { self.communicator(context, head.rank, of) };
+                index.and_then(|index| {
                     let sequence = self.sequences.next(index, peer, direction);
                     if sequence.is_none() {
                         self.table.count_dropped();
                     }
                     self.begin(index, sequence?, work)
                 })
-            },
+            }
             NcclEvent::Other => None,
         };
         token.map_or(ptr::null_mut(), |token| self.salt.pack(token))

@@ -138,7 +138,7 @@ pub(crate) fn completed(place: u32, number: u32) {
 /// A request has failed.
 pub(crate) fn failed(place: u32, number: u32, status: u32) {
     with_pair(place, number, |requests, index, _| {
-        requests.table.failed(index, status)
+        requests.table.failed(index, status);
     });
 }
 

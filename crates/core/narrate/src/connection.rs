@@ -68,8 +68,8 @@ fn what(fault: LinkFault) -> String {
 }
 
 pub(crate) fn fact(connection: &SlowConnection) -> Worded {
-    let (first_ns, last_ns) = connection.span_ns;
-    let [first_s, last_s] = [first_ns, last_ns].map(|ns| ns as f64 * 1e-9);
+    let (begin_ns, end_ns) = connection.span_ns;
+    let [first_s, last_s] = [begin_ns, end_ns].map(|ns| ns as f64 * 1e-9);
     let text = format!(
         "{}, from {first_s:.3} to {last_s:.3} (seconds since 1970)",
         what(connection.fault)

@@ -264,21 +264,7 @@ impl Judge {
         let mut absorbed = found.absorbed;
         absorbed.retain(|slow| slow.excess_s() > notable_s);
         let mut causes = if held_up { found.causes } else { Vec::new() };
-        let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
-        // A block that only waited is the late rank's; what is left of others is noise.
-        for slow in &mut causes {
-            let Some(rank) = rank_of(&pipelines, slow) else {
-                continue;
-            };
-            let stage = slow.stage as u32 + slow.block.chunk * count;
-            if let Some(late) = late(rank, stage, slow.block, slow.excess_s())
-                && let Some(pipeline) = pipelines
-                    .iter()
-                    .position(|it| it.get(slow.stage) == Some(&late))
-            {
-                slow.pipeline = pipeline;
-            }
-        }
+        blame_late(&mut causes, &pipelines, late);
         // Several that waited for one rank are now the same block of it.
         let mut seen = BTreeSet::new();
         causes.retain(|slow| seen.insert((slow.pipeline, slow.node)));
@@ -308,6 +294,29 @@ fn blocks_of<'a>(
         .iter()
         .filter_map(|rank| of(*rank))
         .flat_map(|done| &done.blocks)
+}
+
+/// Blames late ranks for blocks that only waited for them.
+fn blame_late(
+    causes: &mut [SlowBlock],
+    pipelines: &[&[u32]],
+    late: impl Fn(u32, u32, PipelineBlock, f64) -> Option<u32>,
+) {
+    let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
+    for slow in causes {
+        let Some(rank) = rank_of(pipelines, slow) else {
+            continue;
+        };
+        let stage = slow.stage as u32 + slow.block.chunk * count;
+        // What is left of others is noise.
+        if let Some(late) = late(rank, stage, slow.block, slow.excess_s())
+            && let Some(pipeline) = pipelines
+                .iter()
+                .position(|it| it.get(slow.stage) == Some(&late))
+        {
+            slow.pipeline = pipeline;
+        }
+    }
 }
 
 fn rank_of(pipelines: &[&[u32]], slow: &SlowBlock) -> Option<u32> {

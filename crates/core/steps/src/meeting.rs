@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankStep};
 
 use crate::align::JobStep;
-use crate::build::{Agreement, Issues, RankRow, agree, rank_rows};
+use crate::build::{Agreement, Issues, RankRow, agree, rank_rows, went_alike};
 
 /// Share of steps in which a stage must hold a collective for the cut to rely on it.
 const REGULAR_SHARE: f64 = 0.8;
@@ -71,11 +71,21 @@ pub(crate) fn choose_cut(
     if ranks.len() < 2 {
         return ChosenCut::unmeasured(issued);
     }
-    let candidates: Vec<CandidateCut> = [issued]
+    let mut candidates: Vec<CandidateCut> = [issued]
         .into_iter()
         .chain(cuts_behind(kind, steps, ranks))
-        .map(|cut| CandidateCut::of(cut, previous, steps, ranks))
+        .map(|cut| CandidateCut::new(cut, ranks.len().min(MAX_FOLLOWED)))
         .collect();
+    // Step by step: segments of many ranks are in the cache for one candidate after the other.
+    let mut was_alike = previous.is_some_and(|step| went_alike(step, ranks));
+    for (index, step) in steps.iter().enumerate() {
+        let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
+        let is_alike = went_alike(step, ranks);
+        for candidate in &mut candidates {
+            candidate.add_step(before, step, ranks, was_alike && is_alike);
+        }
+        was_alike = is_alike;
+    }
     let most_s = candidates
         .iter()
         .map(CandidateCut::met_s)
@@ -124,9 +134,8 @@ struct CandidateCut {
 }
 
 impl CandidateCut {
-    fn of(cut: Cut, previous: Option<&JobStep>, steps: &[JobStep], ranks: &[u32]) -> Self {
-        let followed = ranks.len().min(MAX_FOLLOWED);
-        let mut candidate = Self {
+    fn new(cut: Cut, followed: usize) -> Self {
+        Self {
             cut,
             late_s: 0.0,
             left_s: 0.0,
@@ -134,16 +143,17 @@ impl CandidateCut {
             exposed_s: 0.0,
             early_s: vec![Vec::new(); followed],
             takes_s: vec![Vec::new(); followed],
-        };
-        for (index, step) in steps.iter().enumerate() {
-            let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
-            let rows = rank_rows(before, step, ranks, cut).unwrap_or_default();
-            // Ranks are compared at each boundary, so they must have the same ones.
-            if !rows.is_empty() && matches!(agree(&rows), Agreement::Whole) {
-                candidate.add(&rows);
-            }
         }
-        candidate
+    }
+
+    /// Adds what ranks did between this cut and the one before; `alike` if they are known to have
+    /// the same boundaries there.
+    fn add_step(&mut self, before: Option<&JobStep>, step: &JobStep, ranks: &[u32], alike: bool) {
+        let rows = rank_rows(before, step, ranks, self.cut).unwrap_or_default();
+        // Ranks are compared at each boundary, so they must have the same ones.
+        if !rows.is_empty() && (alike || matches!(agree(&rows), Agreement::Whole)) {
+            self.add(&rows);
+        }
     }
 
     fn add(&mut self, rows: &[RankRow<'_>]) {
@@ -168,6 +178,9 @@ impl CandidateCut {
                 // Where no issues are recorded, backward is taken to hold them.
                 Ending::Mark(kind) => !issued && kind == MarkKind::BackwardBegin,
             };
+            if issued && !joins {
+                continue;
+            }
             let spread_s = spread(&ends_s);
             if !issued {
                 apart_s = apart_s.max(spread_s);
@@ -177,7 +190,10 @@ impl CandidateCut {
                     self.unexplained_s += apart_s - spread_s;
                 }
                 issued = true;
-                late_s = late_s.max(lateness(&ends_s));
+                // Nobody is later than the last is behind the first, which is found sooner.
+                if spread_s > late_s {
+                    late_s = late_s.max(lateness(&ends_s));
+                }
                 issued_s.copy_from_slice(&ends_s[..followed]);
                 last_s = ends_s.iter().copied().fold(0.0, f64::max);
             }

@@ -167,7 +167,7 @@ impl Agent {
             .filter(|rank| rank.alive)
             .map(|rank| (rank.rank, rank.pid));
         links.poll(now, monotonic_now(), ranks, &mut |input| {
-            keep(told, job, input)
+            keep(told, job, input);
         });
         self.look_for_hang(now);
         let Self {
@@ -179,7 +179,7 @@ impl Agent {
             ..
         } = self;
         probes.poll(now, profiles.is_busy(), reader, &mut |input| {
-            keep(told, job, input)
+            keep(told, job, input);
         });
         self.profile(now);
         self.mark_devices();

@@ -208,8 +208,10 @@ impl Accounting {
 
 fn summary(window: &Window, found: &WindowFrontier, names: &StageNames) -> WindowSummary {
     let [candidates, co_critical_stages] = [&found.candidates, &found.co_critical].map(|stages| {
-        let named = stages.iter().map(|stage| names.name(*stage).to_owned());
-        named.collect()
+        stages
+            .iter()
+            .map(|stage| names.name(*stage).to_owned())
+            .collect()
     });
     WindowSummary {
         first_step: window.first_step,

@@ -163,8 +163,8 @@ impl Tally {
             self.charged.push(charged_s / gain_s);
         }
         if !is_right {
-            let (gain_ms, step_ms) = (gain_s * 1e3, ran.step_s * 1e3);
-            let truth = format!("{gain_ms:.0} of {step_ms:.0} ms to gain");
+            let (saved_ms, step_ms) = (gain_s * 1e3, ran.step_s * 1e3);
+            let truth = format!("{saved_ms:.0} of {step_ms:.0} ms to gain");
             self.wrong.push(format!("{name}, {truth}: {}", ran.said()));
         }
     }
