@@ -334,7 +334,7 @@ pub(crate) fn device_arrival(arrival: &DeviceArrival) -> Worded {
     };
     let others = match later_s {
         Some(later_s) => format!("{others} had not {} later", duration(*later_s)),
-        None => format!("{others} {verb} not seen there"),
+        None => format!("{others} {verb} not observed there"),
     };
     let mut values = vec![
         ("arrived_ranks", wait.entered.len() as f64),
@@ -561,7 +561,7 @@ mod tests {
         let there = "the devices of ranks 0-1,3 got to ALLREDUCE #46 of group default";
         assert_eq!(
             text(None),
-            format!("{there}; the device of rank 2 was not seen there")
+            format!("{there}; the device of rank 2 was not observed there")
         );
         assert_eq!(
             text(Some(0.5)),

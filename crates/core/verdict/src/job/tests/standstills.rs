@@ -73,5 +73,7 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
     };
     assert!(hang.subject.ranks.is_empty(), "{}", hang.text);
     let told: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
-    assert!(told.contains(&format!("{there}; the device of rank 2 was not seen there")));
+    assert!(told.contains(&format!(
+        "{there}; the device of rank 2 was not observed there"
+    )));
 }
