@@ -21,6 +21,8 @@ const MAX_ERRORS: usize = 8;
 const MAX_ERROR_CHARS: usize = 200;
 /// Names of errors that follow from the end of another rank.
 const CONSEQUENCES: [&str; 3] = ["DistBackendError", "DistNetworkError", "NCCL"];
+/// Where the watchdog says again, without a rank of the job, what ended its process.
+const REPEATS: &str = "terminated with exception";
 /// What torchrun's agent says before it starts all ranks anew.
 const RESTARTS: &str = "will restart worker group";
 
@@ -99,6 +101,9 @@ impl WatchdogLog {
         let printed_by = after(line, "[rank").and_then(|rest| number_before(rest, "]"));
         let printed_by = printed_by.filter(|rank| *rank < MAX_RANKS);
         self.ranks.extend(printed_by);
+        if line.contains(REPEATS) {
+            return;
+        }
         if let Some(work) = after(
             line,
             "Watchdog caught collective operation timeout: WorkNCCL(",
@@ -141,8 +146,13 @@ impl WatchdogLog {
         }
         let of_rank = logged.ranks.entry(rank).or_default();
         (of_rank.enqueued, of_rank.completed) = (enqueued, completed);
-        if let Some((number, op)) = self.timeouts.remove(&rank) {
-            of_rank.timed_out = Some((number, op));
+        // One that is not under way in this group timed out in another.
+        if self
+            .timeouts
+            .get(&rank)
+            .is_some_and(|(number, _)| (completed + 1..=enqueued).contains(number))
+        {
+            of_rank.timed_out = self.timeouts.remove(&rank);
         }
     }
 
@@ -213,22 +223,26 @@ pub(crate) fn report(logs: &[&WatchdogLog], mut group: u32, take: &mut dyn FnMut
 
 impl LoggedGroup {
     /// Who is in the collective that has not ended: the first that a rank waits in. Hosts run on, so
-    /// that one which has enqueued more is not ahead of one which has enqueued that.
+    /// that one which has enqueued more is not ahead of one which has enqueued that. Where nobody
+    /// waits, ranks that printed at different times differ without any fault.
     fn enter(&self, group: u32, take: &mut dyn FnMut(Input)) {
-        let waited_in = self
+        let Some(waited_in) = self
             .ranks
             .values()
             .filter(|rank| rank.completed < rank.enqueued)
             .map(|rank| rank.completed + 1)
-            .min();
+            .min()
+        else {
+            return;
+        };
         let op = self
             .ranks
             .values()
             .filter_map(|rank| rank.timed_out.as_ref())
-            .find(|(number, _)| Some(*number) == waited_in)
+            .find(|(number, _)| *number == waited_in)
             .map(|(_, op)| op);
         for (rank, logged) in &self.ranks {
-            let number = waited_in.map_or(logged.enqueued, |it| it.min(logged.enqueued));
+            let number = waited_in.min(logged.enqueued);
             if number == 0 {
                 continue;
             }
@@ -400,6 +414,22 @@ mod tests {
     }
 
     #[test]
+    fn what_ended_a_process_is_no_timeout_of_another_rank() {
+        let caught = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, \
+                      OpType=BROADCAST, NumelIn=1)";
+        let log = read(&format!(
+            "[rank9]: [Rank 1] {caught}\n\
+             [rank9]: [PG ID 4 PG GUID 17 Rank 1]  failure detected by watchdog at work sequence id: \
+             9 PG status: last enqueued work: 9, last completed work: 8\n\
+             what():  [PG ID 4 PG GUID 17 Rank 1] Process group watchdog thread terminated with \
+             exception: [Rank 1] {caught}\n\
+             [rank1]: [PG 0 Rank 1] last enqueued NCCL work: 50, last completed NCCL work: 50.\n"
+        ));
+        assert_eq!(log.groups["0"].ranks[&1].timed_out, None);
+        assert!(log.unplaced.is_empty());
+    }
+
+    #[test]
     fn a_job_that_was_started_anew_is_judged_by_its_last_start() {
         let line = |rank: u32, number: u64| {
             format!(
@@ -420,6 +450,17 @@ mod tests {
             .concat(),
         );
         assert_eq!(log.groups["0"].ranks.keys().collect::<Vec<_>>(), [&1]);
+    }
+
+    #[test]
+    fn ranks_of_a_group_in_which_nobody_waits_are_not_compared() {
+        let log = read(
+            "[PG 0 Rank 0] last enqueued NCCL work: 62, last completed NCCL work: 62.\n\
+             [PG 0 Rank 1] last enqueued NCCL work: 61, last completed NCCL work: 61.\n",
+        );
+        let mut inputs = Vec::new();
+        report(&[&log], 0, &mut |input| inputs.push(input));
+        assert!(matches!(inputs.as_slice(), [Input::Group { group: 0, .. }]));
     }
 
     #[test]
