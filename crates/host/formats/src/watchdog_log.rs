@@ -34,9 +34,8 @@ pub(crate) struct WatchdogLog {
     ranks: BTreeSet<u32>,
     /// What raised on a rank of its own.
     errors: BTreeMap<u32, String>,
-    /// Timeouts of ranks whose group no line names.
-    unplaced: BTreeSet<u32>,
-    /// The collective that timed out last on a rank: its number and kind.
+    /// The collective that timed out last on a rank, as long as no line has named its group: its
+    /// number and kind.
     timeouts: BTreeMap<u32, (u64, String)>,
     earlier_starts: u64,
 }
@@ -88,9 +87,7 @@ impl WatchdogLog {
             }
         }
         log.line(&String::from_utf8_lossy(&line));
-        // Lines of one rank come in its order: what no later line names a group for never gets one.
-        log.unplaced.extend(log.timeouts.keys());
-        let is_one = !log.groups.is_empty() || !log.unplaced.is_empty();
+        let is_one = !log.groups.is_empty() || !log.timeouts.is_empty();
         Ok(is_one.then_some(log))
     }
 
@@ -98,8 +95,7 @@ impl WatchdogLog {
         if line.contains(RESTARTS) {
             self.start_anew();
         }
-        let printed_by = after(line, "[rank").and_then(|rest| number_before(rest, "]"));
-        let printed_by = printed_by.filter(|rank| *rank < MAX_RANKS);
+        let printed_by = printed_by(line);
         self.ranks.extend(printed_by);
         if line.contains(REPEATS) {
             return;
@@ -218,6 +214,30 @@ pub(crate) fn report(logs: &[&WatchdogLog], mut group: u32, take: &mut dyn FnMut
         logged.enter(group, take);
         group += 1;
     }
+    // Ranks in collectives of one number and kind may be in one group, and no others are in it.
+    let mut unplaced: BTreeMap<&(u64, String), Vec<u32>> = BTreeMap::new();
+    for (rank, timed_out) in logs.iter().flat_map(|log| &log.timeouts) {
+        unplaced.entry(timed_out).or_default().push(*rank);
+    }
+    for ((number, op), members) in unplaced {
+        take(Input::Group {
+            group,
+            name: "unknown".to_owned(),
+            members: members.iter().copied().collect(),
+        });
+        for rank in members {
+            take(Input::Entered {
+                rank,
+                group,
+                number: *number,
+                op: op.trim_start_matches('_').to_owned(),
+                detail: String::new(),
+                completed: false,
+                in_flight: InFlight::Issued,
+            });
+        }
+        group += 1;
+    }
     group
 }
 
@@ -278,8 +298,8 @@ impl WatchdogLog {
             .iter()
             .map(|(rank, error)| format!("rank {rank} raised: {error}"))
             .collect();
-        if !self.unplaced.is_empty() {
-            let ranks = fold_ranks(&self.unplaced.iter().copied().collect::<Vec<_>>());
+        if !self.timeouts.is_empty() {
+            let ranks = fold_ranks(&self.timeouts.keys().copied().collect::<Vec<_>>());
             notes.push(format!(
                 "collectives of ranks {ranks} timed out and no line names their group, which \
                  PyTorch 2.3 and later do: who is behind cannot be compared"
@@ -312,6 +332,13 @@ fn progress(line: &str) -> Option<(u64, u64)> {
         .filter(|(enqueued, completed)| completed <= enqueued)
 }
 
+/// The rank of the job in `[rank8]:`, which other brackets may stand before.
+fn printed_by(line: &str) -> Option<u32> {
+    line.match_indices("[rank")
+        .find_map(|(at, word)| number_before(&line[at + word.len()..], "]"))
+        .filter(|rank| *rank < MAX_RANKS)
+}
+
 fn group_prefix(line: &str) -> Option<GroupPrefix<'_>> {
     let inside = after(line, "[PG ")?.split(']').next()?;
     let (group, rank) = inside.rsplit_once("Rank ")?;
@@ -330,7 +357,7 @@ fn group_prefix(line: &str) -> Option<GroupPrefix<'_>> {
 /// The last line of a traceback, `RuntimeError: why`, unless it is what follows from the end of
 /// another rank.
 fn raised(line: &str) -> Option<String> {
-    let (_, text) = after(line, "[rank")?.split_once("]: ")?;
+    let (_, text) = line.split_once("]: ")?;
     let (kind, why) = text.split_once(": ")?;
     let kind = kind.rsplit('.').next().unwrap_or(kind);
     let is_kind = kind.chars().all(char::is_alphanumeric)
@@ -410,7 +437,7 @@ mod tests {
         assert_eq!(group.name.as_deref(), Some("EXPERT_GROUP"));
         let timed_out = group.ranks[&9].timed_out.clone();
         assert_eq!(timed_out, Some((52229, "_ALLGATHER_BASE".to_owned())));
-        assert!(log.unplaced.is_empty());
+        assert!(log.timeouts.is_empty());
     }
 
     #[test]
@@ -426,7 +453,7 @@ mod tests {
              [rank1]: [PG 0 Rank 1] last enqueued NCCL work: 50, last completed NCCL work: 50.\n"
         ));
         assert_eq!(log.groups["0"].ranks[&1].timed_out, None);
-        assert!(log.unplaced.is_empty());
+        assert!(log.timeouts.is_empty());
     }
 
     #[test]
@@ -450,6 +477,29 @@ mod tests {
             .concat(),
         );
         assert_eq!(log.groups["0"].ranks.keys().collect::<Vec<_>>(), [&1]);
+    }
+
+    #[test]
+    fn launchers_may_print_ranks_of_their_own_before() {
+        let log = read(
+            "(Worker[rank=9] pid=3) [rank9]:[E1 0:0:0 a.cpp:1] [PG ID 5 PG GUID 17(EXPERT) Rank 1] \
+             last enqueued NCCL work: 7, last completed NCCL work: 6.",
+        );
+        assert!(log.groups["17"].ranks.contains_key(&9));
+    }
+
+    #[test]
+    fn timeouts_of_a_group_that_no_line_names_are_a_hang_of_those_ranks() {
+        let caught = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, \
+                      OpType=_ALLGATHER_BASE, Timeout(ms)=1800000)";
+        let log = read(&format!("[Rank 0] {caught}\n[Rank 2] {caught}\n"));
+        let mut inputs = Vec::new();
+        report(&[&log], 3, &mut |input| inputs.push(input));
+        let entered = inputs.iter().filter(|it| {
+            matches!(it, Input::Entered { group: 3, number: 9, op, completed: false, .. }
+                if op == "ALLGATHER_BASE")
+        });
+        assert_eq!(entered.count(), 2);
     }
 
     #[test]
