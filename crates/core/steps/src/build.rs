@@ -222,20 +222,7 @@ fn pieces<'steps>(
 /// Whether all ranks went through the same boundaries of a step from its begin to its end: then
 /// they have the same between any two cuts, too.
 pub(crate) fn went_alike(step: &JobStep, ranks: &[u32]) -> bool {
-    let mut pieces = pieces(step, ranks);
-    let Some(Some(first)) = pieces.next() else {
-        return false;
-    };
-    let first: Vec<Boundary> = first.segments.iter().map(boundary).collect();
-    pieces.all(|piece| {
-        piece.is_some_and(|piece| {
-            piece
-                .segments
-                .iter()
-                .map(boundary)
-                .eq(first.iter().cloned())
-        })
-    })
+    rank_rows(None, step, ranks, Cut::Data).is_some_and(|rows| are_same(&rows, Issues::Kept))
 }
 
 /// The segments of each rank between two cuts, `None` if one did not deliver them.

@@ -226,19 +226,27 @@ pub(crate) fn report(logs: &[&WatchdogLog], mut group: u32, take: &mut dyn FnMut
             members: members.iter().copied().collect(),
         });
         for rank in members {
-            take(Input::Entered {
-                rank,
-                group,
-                number: *number,
-                op: op.trim_start_matches('_').to_owned(),
-                detail: String::new(),
-                completed: false,
-                in_flight: InFlight::Issued,
-            });
+            take(entered(rank, group, *number, op, false));
         }
         group += 1;
     }
     group
+}
+
+fn entered(rank: u32, group: u32, number: u64, op: &str, completed: bool) -> Input {
+    Input::Entered {
+        rank,
+        group,
+        number,
+        op: op.trim_start_matches('_').to_owned(),
+        detail: String::new(),
+        completed,
+        in_flight: if completed {
+            InFlight::Unknown
+        } else {
+            InFlight::Issued
+        },
+    }
 }
 
 impl LoggedGroup {
@@ -273,19 +281,8 @@ impl LoggedGroup {
             // A rank does not say what it has enqueued, only what timed out.
             let op = own.map(|(_, op)| op).or(op);
             let completed = logged.completed >= number;
-            take(Input::Entered {
-                rank: *rank,
-                group,
-                number,
-                op: op.map_or_else(String::new, |op| op.trim_start_matches('_').to_owned()),
-                detail: String::new(),
-                completed,
-                in_flight: if completed {
-                    InFlight::Unknown
-                } else {
-                    InFlight::Issued
-                },
-            });
+            let op = op.map_or("", String::as_str);
+            take(entered(*rank, group, number, op, completed));
         }
     }
 }

@@ -19,6 +19,18 @@ fn lines(job: &mut Job) -> Vec<String> {
         .collect()
 }
 
+/// The job's only incident, which is critical and names these ranks.
+fn critical_hang(job: &Job, ranks: &[u32]) -> Incident {
+    let mut incidents = job.verdict().incidents;
+    assert_eq!(incidents.len(), 1, "{incidents:?}");
+    let hang = incidents.remove(0);
+    assert_eq!(
+        (&hang.subject.ranks[..], hang.severity),
+        (ranks, Severity::Critical)
+    );
+    hang
+}
+
 #[test]
 fn the_largest_numbers_are_taken_as_they_come() {
     let mut job = Job::new("job", Source::Marks, Settings::default());

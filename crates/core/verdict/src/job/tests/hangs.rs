@@ -97,13 +97,7 @@ fn a_rank_that_a_watchdog_aborts_is_a_victim_of_the_one_that_never_came() {
         orderly: false,
     });
     assert_eq!(lines(&mut job), [NEVER]);
-    let [hang] = &job.verdict().incidents[..] else {
-        panic!("{:?}", job.verdict())
-    };
-    assert_eq!(
-        (&hang.subject.ranks[..], hang.severity),
-        (&[1][..], Severity::Critical)
-    );
+    let hang = critical_hang(&job, &[1]);
     assert_eq!(hang.victims, [0, 2].into_iter().collect());
 }
 
@@ -140,13 +134,7 @@ fn ranks_that_fail_once_another_has_ended_gave_up_waiting_for_it() {
         });
     }
     assert_eq!(lines(&mut job), [format!("{NEVER}; rank 1 has ended")]);
-    let [hang] = &job.verdict().incidents[..] else {
-        panic!("{:?}", job.verdict())
-    };
-    assert_eq!(
-        (&hang.subject.ranks[..], hang.severity),
-        (&[1][..], Severity::Critical)
-    );
+    critical_hang(&job, &[1]);
 }
 
 #[test]
@@ -236,13 +224,7 @@ fn a_hang_that_was_told_stays_when_ranks_give_up() {
             }
         }
         assert!(lines(&mut job).is_empty());
-        let [hang] = &job.verdict().incidents[..] else {
-            panic!("{:?}", job.verdict())
-        };
-        assert_eq!(
-            (&hang.subject.ranks[..], hang.severity),
-            (&[1][..], Severity::Critical)
-        );
+        critical_hang(&job, &[1]);
     }
 }
 

@@ -51,13 +51,7 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
     let said = "hang since step 40: the device of rank 2 has not begun ALLREDUCE #47 of group \
                 default, which others have begun; rank 2 is in optim.step_cpu_wall";
     assert_eq!(lines(&mut job), [said]);
-    let [hang] = &job.verdict().incidents[..] else {
-        panic!("{:?}", job.verdict())
-    };
-    assert_eq!(
-        (&hang.subject.ranks[..], hang.severity),
-        (&[2][..], Severity::Critical)
-    );
+    let hang = critical_hang(&job, &[2]);
     assert_eq!(hang.victims, [0, 1, 3].into_iter().collect());
     let there = "the devices of ranks 0-1,3 got to ALLREDUCE #47 of group default";
     let told: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
