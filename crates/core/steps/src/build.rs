@@ -4,62 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, Growth, MarkKind, Meeting, RankNs,
-    RankStep, Segment, StageId, Sync, Window,
+    Block, Boundary, Closure, Cut, DeviceEvents, Growth, Meeting, Segment, StageId, Sync, Window,
 };
 
 use crate::align::JobStep;
+use crate::cells::{
+    CellRange, Cells, DeliveredStep, DeliveredSteps, Issues, RankRow, RowCells, boundary,
+    issue_group, pieces, rank_rows,
+};
 use crate::meeting::{ChosenCut, choose_cut};
 
 /// Share of steps that use batches of an earlier step from which data waits are not trusted:
 /// bursts of two batches halve the steps that wait.
 const BURST_SHARE: f64 = 0.2;
-
-/// One rank's part of a row.
-#[derive(Clone, Copy)]
-pub(crate) struct RankRow<'steps> {
-    start: RankNs,
-    /// Segments that lie in the step before.
-    carried: &'steps [Segment],
-    segments: &'steps [Segment],
-}
-
-/// Whether segments count that end as a collective is issued; else they are part of the next.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Issues {
-    Kept,
-    Ignored,
-}
-
-impl Issues {
-    fn counts(self, segment: &Segment) -> bool {
-        self == Self::Kept || matches!(segment.ending, Ending::Mark(_))
-    }
-}
-
-impl<'steps> RankRow<'steps> {
-    fn segments(self, issues: Issues) -> impl Iterator<Item = &'steps Segment> {
-        self.carried
-            .iter()
-            .chain(self.segments)
-            .filter(move |segment| issues.counts(segment))
-    }
-
-    /// The segments with their seconds.
-    pub(crate) fn cells(self, issues: Issues) -> impl Iterator<Item = (&'steps Segment, f64)> {
-        let mut from = self.start;
-        self.segments(issues).map(move |segment| {
-            let seconds = segment.end.seconds_since(from);
-            from = segment.end;
-            (segment, seconds)
-        })
-    }
-
-    /// What all ranks of a row must agree on.
-    fn boundaries(self, issues: Issues) -> impl Iterator<Item = Boundary> + use<'steps> {
-        self.segments(issues).map(boundary)
-    }
-}
 
 /// Builds one window for each group of comparable ranks.
 pub(crate) fn build_windows(
@@ -111,12 +68,13 @@ fn build(
         }
         .push(*rank);
     }
+    let steps = DeliveredSteps::new(previous, steps, &ranks);
     let chosen = if published_cut {
         ChosenCut::unmeasured(Cut::Data)
     } else {
-        choose_cut(previous, steps, &ranks)
+        choose_cut(&steps)
     };
-    let window = build_cut(previous, steps, &ranks, chosen.cut)?;
+    let window = build_cut(&steps, &ranks, chosen.cut)?;
     Some(Window {
         meeting: chosen.meeting,
         runs_ahead: chosen.runs_ahead,
@@ -127,16 +85,12 @@ fn build(
 }
 
 /// The window of ranks that delivered most of its steps, cut in one place.
-pub(crate) fn build_cut(
-    previous: Option<&JobStep>,
-    steps: &[JobStep],
-    ranks: &[u32],
-    cut: Cut,
-) -> Option<Window> {
+pub(crate) fn build_cut(delivered: &DeliveredSteps<'_>, ranks: &[u32], cut: Cut) -> Option<Window> {
+    let steps = &delivered.steps;
     let first_step = steps.first()?.step;
     let mut window = Window {
         first_step: u64::from(first_step),
-        steps: steps.iter().filter(|step| step.is_trained()).count() as u64,
+        steps: steps.iter().filter(|step| step.is_trained).count() as u64,
         ranks: ranks.to_vec(),
         missing_ranks: Vec::new(),
         unseen_ranks: 0,
@@ -147,7 +101,7 @@ pub(crate) fn build_cut(
         runs_ahead: false,
         waits: Growth::default(),
         closure: Closure::default(),
-        device: device_events(steps, ranks),
+        device: device_events(steps),
         odd_accumulation_steps: odd_accumulation_steps(steps),
         accumulation_collapsed: false,
         roles: 1,
@@ -158,27 +112,27 @@ pub(crate) fn build_cut(
     let mut blocks = WindowBlocks::default();
     let mut role_votes = 0;
     let mut shapes = BTreeSet::new();
-    for (index, step) in steps.iter().enumerate() {
-        let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
-        let rows = rank_rows(before, step, &window.ranks, cut);
+    for (before, step) in delivered.pairs() {
+        let number = u64::from(step.step);
+        if let Some(cells) = RowCells::between(before, step, cut) {
+            let groups = || issue_groups(&rank_rows(before, step, cut)?, Issues::Kept);
+            blocks.add(number, cells.ranges(), groups);
+            continue;
+        }
+        let rows = rank_rows(before, step, cut);
         let Some(rows) = rows.filter(|rows| !rows.is_empty()) else {
             window.incomplete_steps += 1;
             continue;
         };
-        match agree(&rows) {
-            Agreement::Whole => blocks.add(u64::from(step.step), &rows, Issues::Kept),
-            Agreement::WithoutIssues => {
-                window.mismatched_steps += 1;
-                blocks.add(u64::from(step.step), &rows, Issues::Ignored);
-            }
-            Agreement::None => {
-                role_votes += 1;
-                // As text, because boundaries have no order: how many kinds of ranks there are is all that counts.
-                shapes.extend(rows.iter().map(|row| {
-                    format!("{:?}", row.boundaries(Issues::Ignored).collect::<Vec<_>>())
-                }));
-                blocks.add_by_stage(u64::from(step.step), &rows);
-            }
+        if let Some(cells) = Cells::of(&rows, Issues::Ignored) {
+            window.mismatched_steps += 1;
+            blocks.add(number, cells.ranges(), || None);
+        } else {
+            role_votes += 1;
+            // As text, because boundaries have no order: how many kinds of ranks there are is all that counts.
+            let shape = |row: &RankRow<'_>| format!("{:?}", row.boundaries().collect::<Vec<_>>());
+            shapes.extend(rows.iter().map(shape));
+            blocks.add_by_stage(number, &rows);
         }
     }
     if role_votes * 2 > steps.len() {
@@ -186,116 +140,21 @@ pub(crate) fn build_cut(
         window.roles = shapes.len().min(window.ranks.len());
     }
     // Steps at the very edge of what was recorded are not a hole in the telemetry.
-    if previous.is_none() && cut != Cut::Data {
+    if delivered.previous.is_none() && cut != Cut::Data {
         window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
     }
-    if steps
+    let mut last = steps
         .last()
-        .is_some_and(|step| step.ranks.values().any(|rank| !rank.complete))
-    {
+        .into_iter()
+        .flat_map(|last| last.pieces.iter().flatten());
+    if last.any(|piece| !piece.complete) {
         window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
     }
     window.blocks = blocks.0;
-    let overlap_s = steps
-        .iter()
-        .flat_map(|step| step.ranks.values())
-        .map(|rank| rank.overlap_s);
+    let pieces = steps.iter().flat_map(|step| step.pieces.iter().flatten());
+    let overlap_s = pieces.map(|piece| piece.overlap_s);
     window.closure = closure(&window, overlap_s.sum());
     Some(window)
-}
-
-/// What each of some ranks delivered of a step; they ascend.
-fn pieces<'steps>(
-    step: &'steps JobStep,
-    ranks: &[u32],
-) -> impl Iterator<Item = Option<&'steps RankStep>> {
-    // Ranks may be many: they are walked beside each other, not looked up.
-    let mut delivered = step.ranks.iter().peekable();
-    ranks.iter().map(move |rank| {
-        while delivered.next_if(|(other, _)| *other < rank).is_some() {}
-        delivered
-            .next_if(|(other, _)| *other == rank)
-            .map(|(_, piece)| piece)
-    })
-}
-
-/// Whether all ranks went through the same boundaries of a step from its begin to its end: then
-/// they have the same between any two cuts, too.
-pub(crate) fn went_alike(step: &JobStep, ranks: &[u32]) -> bool {
-    rank_rows(None, step, ranks, Cut::Data).is_some_and(|rows| are_same(&rows, Issues::Kept))
-}
-
-/// The segments of each rank between two cuts, `None` if one did not deliver them.
-pub(crate) fn rank_rows<'steps>(
-    before: Option<&'steps JobStep>,
-    step: &'steps JobStep,
-    ranks: &[u32],
-    cut: Cut,
-) -> Option<Vec<RankRow<'steps>>> {
-    let Cut::After(kind) = cut else {
-        return pieces(step, ranks)
-            .map(|piece| {
-                let RankStep {
-                    start, segments, ..
-                } = piece.filter(|piece| piece.complete)?;
-                Some(RankRow {
-                    start: *start,
-                    carried: &[],
-                    segments,
-                })
-            })
-            .collect();
-    };
-    // Behind such a cut a row begins in the step before: without that it has no begin.
-    let before = before.filter(|before| before.step + 1 == step.step)?;
-    pieces(before, ranks)
-        .zip(pieces(step, ranks))
-        .map(|(before, piece)| {
-            let (before, piece) = (before.filter(|before| before.complete)?, piece?);
-            let (ended, carried) = before.segments.split_at(last_end(before, kind)? + 1);
-            // The step itself need not be whole: what follows the cut is the next row's.
-            let segments = &piece.segments[..=last_end(piece, kind)?];
-            Some(RankRow {
-                start: ended.last()?.end,
-                carried,
-                segments,
-            })
-        })
-        .collect()
-}
-
-/// The last segment that ends with a mark of this kind.
-fn last_end(piece: &RankStep, kind: MarkKind) -> Option<usize> {
-    piece
-        .segments
-        .iter()
-        .rposition(|segment| segment.ending == Ending::Mark(kind))
-}
-
-pub(crate) enum Agreement {
-    Whole,
-    WithoutIssues,
-    None,
-}
-
-pub(crate) fn agree(rows: &[RankRow<'_>]) -> Agreement {
-    if are_same(rows, Issues::Kept) {
-        Agreement::Whole
-    } else if are_same(rows, Issues::Ignored) {
-        Agreement::WithoutIssues
-    } else {
-        Agreement::None
-    }
-}
-
-fn are_same(rows: &[RankRow<'_>], issues: Issues) -> bool {
-    let Some(first) = rows.first() else {
-        return true;
-    };
-    // Kept, instead of worked out anew beside each of many ranks.
-    let first: Vec<Boundary> = first.boundaries(issues).collect();
-    rows.iter()
-        .all(|row| row.boundaries(issues).eq(first.iter().cloned()))
 }
 
 /// Blocks of a window under construction.
@@ -303,39 +162,25 @@ fn are_same(rows: &[RankRow<'_>], issues: Issues) -> bool {
 struct WindowBlocks(Vec<Block>);
 
 impl WindowBlocks {
-    /// Adds a row of ranks that went through the same segments.
-    fn add(&mut self, step: u64, rows: &[RankRow<'_>], issues: Issues) {
-        let Some(first) = rows.first() else { return };
-        let boundaries: Vec<Boundary> = first.boundaries(issues).collect();
-        let first_groups: Vec<u32> = first.segments(issues).map(issue_group).collect();
-        // Ranks may issue the same collective in groups of their own; kept only where they do.
-        let mut shared = true;
-        let mut values = vec![0.0; boundaries.len() * rows.len()];
-        for (column, row) in rows.iter().enumerate() {
-            // `[segment][rank]`: ranks are compared segment by segment, so these lie side by side.
-            let places = values[column..].iter_mut().step_by(rows.len());
-            for ((place, (segment, seconds)), group) in
-                places.zip(row.cells(issues)).zip(&first_groups)
-            {
-                *place = seconds;
-                shared &= issue_group(segment) == *group;
-            }
-        }
-        let groups = (!shared).then(|| {
-            let mut groups = vec![0; values.len()];
-            for (column, row) in rows.iter().enumerate() {
-                let places = groups[column..].iter_mut().step_by(rows.len());
-                for (place, segment) in places.zip(row.segments(issues)) {
-                    *place = issue_group(segment);
-                }
-            }
-            groups
-        });
-        let carried = first
-            .carried
-            .iter()
-            .filter(|segment| issues.counts(segment));
-        self.push(step, boundaries, groups, values, carried.count());
+    /// Adds a row of ranks that went through the same boundaries. Ranks may issue the same
+    /// collective in groups of their own: these are asked for only where they do.
+    fn add(
+        &mut self,
+        step: u64,
+        [carried, own]: [CellRange<'_>; 2],
+        groups: impl FnOnce() -> Option<Vec<u32>>,
+    ) {
+        let shared = carried.is_in_same_groups() && own.is_in_same_groups();
+        let groups = if shared { None } else { groups() };
+        let boundaries = [carried.boundaries, own.boundaries].concat();
+        let count = carried.boundaries.len();
+        self.push(
+            step,
+            boundaries,
+            groups,
+            [carried.seconds, own.seconds],
+            count,
+        );
     }
 
     /// Adds a row of ranks that went through different segments: sums by stage, in the
@@ -343,7 +188,7 @@ impl WindowBlocks {
     fn add_by_stage(&mut self, step: u64, rows: &[RankRow<'_>]) {
         let Some(plainest) = rows
             .iter()
-            .min_by_key(|row| row.carried.len() + row.segments.len())
+            .min_by_key(|row| row.segments(Issues::Kept).count())
         else {
             return;
         };
@@ -373,16 +218,11 @@ impl WindowBlocks {
         let mut values = Vec::with_capacity(order.len() * rows.len());
         for known in &order {
             for row in rows {
-                values.push(
-                    row.cells(Issues::Kept)
-                        .filter(|(segment, _)| segment.stage == known.stage)
-                        .map(|(_, seconds)| seconds)
-                        .sum(),
-                );
+                values.push(row.in_stage_s(known.stage));
             }
         }
-        // What lies in the step before cannot be told any more.
-        self.push(step, boundaries, None, values, 0);
+        // What lies in the step before is not known any more.
+        self.push(step, boundaries, None, [&values, &[]], 0);
     }
 
     fn push(
@@ -390,10 +230,11 @@ impl WindowBlocks {
         step: u64,
         boundaries: Vec<Boundary>,
         groups: Option<Vec<u32>>,
-        values: Vec<f64>,
+        values: [&[f64]; 2],
         carried: usize,
     ) {
-        let ranks = values.len() / boundaries.len().max(1);
+        let [before, own] = values.map(<[f64]>::len);
+        let ranks = (before + own) / boundaries.len().max(1);
         // Most steps of a window are alike: their boundaries are kept once.
         let known = self.0.iter_mut().find(|block| {
             *block.boundaries == *boundaries
@@ -402,38 +243,32 @@ impl WindowBlocks {
         });
         if let Some(block) = known {
             block.steps.push(step);
-            block.durations_s.extend(values);
+            let [before, own] = values;
+            block.durations_s.extend_from_slice(before);
+            block.durations_s.extend_from_slice(own);
             return;
         }
         self.0.push(Block {
             boundaries: Arc::from(boundaries),
             groups: groups.map(Arc::from),
             steps: vec![step],
-            durations_s: values,
+            durations_s: values.concat(),
             ranks,
             carried,
         });
     }
 }
 
-fn boundary(segment: &Segment) -> Boundary {
-    let (ending, sync) = match segment.ending {
-        Ending::Issue { op, .. } => (Ending::Issue { op, group: 0 }, Sync::Issue(op)),
-        mark @ Ending::Mark(_) => (mark, Sync::None),
-    };
-    Boundary {
-        stage: segment.stage,
-        after: segment.after,
-        ending,
-        sync,
+/// `[segment][rank]`: the communicator of each issue.
+fn issue_groups(rows: &[RankRow<'_>], issues: Issues) -> Option<Vec<u32>> {
+    let mut groups = vec![0; rows.first()?.segments(issues).count() * rows.len()];
+    for (column, row) in rows.iter().enumerate() {
+        let places = groups[column..].iter_mut().step_by(rows.len());
+        for (place, segment) in places.zip(row.segments(issues)) {
+            *place = issue_group(segment);
+        }
     }
-}
-
-fn issue_group(segment: &Segment) -> u32 {
-    match segment.ending {
-        Ending::Issue { group, .. } => group,
-        Ending::Mark(_) => 0,
-    }
+    Some(groups)
 }
 
 fn closure(window: &Window, overlap_s: f64) -> Closure {
@@ -465,9 +300,9 @@ fn closure(window: &Window, overlap_s: f64) -> Closure {
     }
 }
 
-fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
+fn device_events(steps: &[DeliveredStep<'_>]) -> DeviceEvents {
     let mut events = DeviceEvents::default();
-    for piece in steps.iter().flat_map(|step| pieces(step, ranks).flatten()) {
+    for piece in steps.iter().flat_map(|step| step.pieces.iter().flatten()) {
         for sample in piece
             .side
             .iter()
@@ -485,9 +320,12 @@ fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
 
 /// Whether some steps read the batches that others use: their data waits cannot be given to
 /// the step that uses the batch.
-fn batches_come_in_bursts(steps: &[JobStep]) -> bool {
+fn batches_come_in_bursts(steps: &[DeliveredStep<'_>]) -> bool {
     let (mut ahead, mut short, mut batches, mut used) = (0, 0, 0.0, 0.0);
-    for rank in steps.iter().filter_map(|step| step.ranks.values().next()) {
+    for rank in steps
+        .iter()
+        .filter_map(|step| step.pieces.iter().flatten().next())
+    {
         ahead += usize::from(rank.batches > rank.micro_steps);
         short += usize::from(rank.batches < rank.micro_steps);
         batches += f64::from(rank.batches);
@@ -499,10 +337,10 @@ fn batches_come_in_bursts(steps: &[JobStep]) -> bool {
     ahead > 1 && short as f64 >= BURST_SHARE * steps.len() as f64 && same_batches
 }
 
-fn odd_accumulation_steps(steps: &[JobStep]) -> u64 {
+fn odd_accumulation_steps(steps: &[DeliveredStep<'_>]) -> u64 {
     let factors: Vec<u16> = steps
         .iter()
-        .filter_map(|step| Some(step.ranks.values().next()?.micro_steps))
+        .filter_map(|step| Some(step.pieces.iter().flatten().next()?.micro_steps))
         .collect();
     let mut counts: BTreeMap<u16, u64> = BTreeMap::new();
     for factor in &factors {

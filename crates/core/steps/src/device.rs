@@ -11,6 +11,7 @@ use model::{
 use crate::Segmenter;
 use crate::align::JobStep;
 use crate::build::build_cut;
+use crate::cells::DeliveredSteps;
 use crate::meeting::{ChosenCut, choose_cut};
 
 /// Marks one run of sampled steps may have; a rank that sends more is not believed.
@@ -477,10 +478,11 @@ impl DeviceClock {
             .collect();
         self.steps.retain(|_, sampled| !sampled.is_empty());
         let device = plane(&sampled, StepClock::Device);
+        let steps = DeliveredSteps::new(None, &device, ranks);
         // Devices meet where streams join, not where hosts issue, so their own times choose the
         // cut.
-        let ChosenCut { cut, meeting, .. } = choose_cut(None, &device, ranks);
-        let mut window = build_cut(None, &device, ranks, cut)?;
+        let ChosenCut { cut, meeting, .. } = choose_cut(&steps);
+        let mut window = build_cut(&steps, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.
         window.incomplete_steps = 0;
@@ -547,7 +549,8 @@ fn durations_s(
     ranks: &[u32],
     cut: Cut,
 ) -> Option<Vec<Vec<f64>>> {
-    let window = build_cut(None, &plane(sampled, clock), ranks, cut)?;
+    let steps = plane(sampled, clock);
+    let window = build_cut(&DeliveredSteps::new(None, &steps, ranks), ranks, cut)?;
     Some(
         window
             .blocks

@@ -30,6 +30,7 @@
 
 mod align;
 mod build;
+mod cells;
 mod counter;
 mod device;
 mod iteration;

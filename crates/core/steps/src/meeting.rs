@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankStep};
+use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting};
 
-use crate::align::JobStep;
-use crate::build::{Agreement, Issues, RankRow, agree, rank_rows, went_alike};
+use crate::cells::{CellRange, DeliveredSteps, RowCells};
 
 /// Share of steps in which a stage must hold a collective for the cut to rely on it.
 const REGULAR_SHARE: f64 = 0.8;
@@ -58,40 +57,42 @@ impl ChosenCut {
 /// one. A healthy window speaks against nothing.
 /// # Source
 /// Ours: docs/math/meetings.md.
-pub(crate) fn choose_cut(
-    previous: Option<&JobStep>,
-    steps: &[JobStep],
-    ranks: &[u32],
-) -> ChosenCut {
+pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
+    let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let issued = issued_cut(steps, ranks);
     let Cut::After(kind) = issued else {
         return ChosenCut::unmeasured(issued);
     };
     // One rank meets nobody.
-    if ranks.len() < 2 {
+    if ranks < 2 {
         return ChosenCut::unmeasured(issued);
     }
-    let mut candidates: Vec<CandidateCut> = [issued]
-        .into_iter()
-        .chain(cuts_behind(kind, steps, ranks))
-        .map(|cut| CandidateCut::new(cut, ranks.len().min(MAX_FOLLOWED)))
-        .collect();
-    // Step by step: segments of many ranks are in the cache for one candidate after the other.
-    let mut was_alike = previous.is_some_and(|step| went_alike(step, ranks));
-    for (index, step) in steps.iter().enumerate() {
-        let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
-        let is_alike = went_alike(step, ranks);
-        for candidate in &mut candidates {
-            candidate.add_step(before, step, ranks, was_alike && is_alike);
-        }
-        was_alike = is_alike;
+    let first = CandidateCut::measured(issued, steps, ranks);
+    if first.is_beyond_doubt(steps, ranks) {
+        return ChosenCut {
+            cut: issued,
+            meeting: Meeting::Issued,
+            runs_ahead: !first.may_wait(),
+            waits: first.growth(),
+        };
     }
+    let behind = cuts_behind(kind, steps).into_iter();
+    let behind = behind.map(|cut| CandidateCut::measured(cut, steps, ranks));
+    choose_among(
+        &[first].into_iter().chain(behind).collect::<Vec<_>>(),
+        ranks,
+    )
+}
+
+/// Chooses among the cut where ranks issue collectives, which is the first, and those behind.
+fn choose_among(candidates: &[CandidateCut], ranks: usize) -> ChosenCut {
+    let issued = candidates[0].cut;
     let most_s = candidates
         .iter()
         .map(CandidateCut::met_s)
         .fold(0.0, f64::max);
     // Where most ranks may be waiting, lateness alone does not show which of them wait.
-    let few = ranks.len() <= FEW_RANKS;
+    let few = ranks <= FEW_RANKS;
     let first = candidates
         .iter()
         .find(|candidate| candidate.is_seen(few) && candidate.met_s() >= FIRST_SHARE * most_s);
@@ -127,6 +128,10 @@ struct CandidateCut {
     /// By how much ranks came together before any of them issued a collective: nobody waits there.
     unexplained_s: f64,
     exposed_s: f64,
+    /// By how much ranks got apart from this cut until the begin of the step.
+    begin_apart_s: f64,
+    /// Steps that were measured.
+    steps: usize,
     /// Of the first ranks, `[rank][step]` in seconds: how early they are at their last collective,
     /// and what they take from there until the cut.
     early_s: Vec<Vec<f64>>,
@@ -134,46 +139,45 @@ struct CandidateCut {
 }
 
 impl CandidateCut {
-    fn new(cut: Cut, followed: usize) -> Self {
-        Self {
+    fn measured(cut: Cut, steps: &DeliveredSteps<'_>, ranks: usize) -> Self {
+        let followed = ranks.min(MAX_FOLLOWED);
+        let mut measured = Self {
             cut,
             late_s: 0.0,
             left_s: 0.0,
             unexplained_s: 0.0,
             exposed_s: 0.0,
+            begin_apart_s: 0.0,
+            steps: 0,
             early_s: vec![Vec::new(); followed],
             takes_s: vec![Vec::new(); followed],
+        };
+        let mut ends_s = vec![0.0; ranks];
+        for (before, step) in steps.pairs() {
+            // Ranks are compared at each boundary, so they must have the same ones.
+            if let Some(cells) = RowCells::between(before, step, cut) {
+                measured.add(cells.ranges(), &mut ends_s);
+            }
         }
+        measured
     }
 
-    /// Adds what ranks did between this cut and the one before; `alike` if they are known to have
-    /// the same boundaries there.
-    fn add_step(&mut self, before: Option<&JobStep>, step: &JobStep, ranks: &[u32], alike: bool) {
-        let rows = rank_rows(before, step, ranks, self.cut).unwrap_or_default();
-        // Ranks are compared at each boundary, so they must have the same ones.
-        if !rows.is_empty() && (alike || matches!(agree(&rows), Agreement::Whole)) {
-            self.add(&rows);
-        }
-    }
-
-    fn add(&mut self, rows: &[RankRow<'_>]) {
-        let mut ends_s = vec![0.0; rows.len()];
-        let mut cells: Vec<_> = rows.iter().map(|row| row.cells(Issues::Kept)).collect();
+    /// Adds what ranks took between this cut and the one before; `ends_s` is written over.
+    fn add(&mut self, cells: [CellRange<'_>; 2], ends_s: &mut [f64]) {
+        ends_s.fill(0.0);
+        let carried = cells[0].boundaries.len();
+        let mut begin_apart_s = 0.0f64;
+        let (mut earliest_s, mut most_s) = (0.0, 0.0);
         let (mut late_s, mut apart_s) = (0.0f64, 0.0f64);
         let mut issued = false;
         let followed = self.early_s.len();
         let (mut issued_s, mut last_s) = (vec![0.0; followed], 0.0f64);
-        loop {
-            let mut ending = None;
-            for (end_s, cells) in ends_s.iter_mut().zip(&mut cells) {
-                let Some((segment, seconds)) = cells.next() else {
-                    continue;
-                };
-                *end_s += seconds;
-                ending = Some(segment.ending);
+        for (at, (boundary, took_s)) in cells.into_iter().flat_map(CellRange::rows).enumerate() {
+            (earliest_s, most_s) = add_up(ends_s, took_s);
+            if at < carried {
+                begin_apart_s = begin_apart_s.max(most_s - earliest_s);
             }
-            let Some(ending) = ending else { break };
-            let joins = match ending {
+            let joins = match boundary.ending {
                 Ending::Issue { op, .. } => !op.is_point_to_point(),
                 // Where no issues are recorded, backward is taken to hold them.
                 Ending::Mark(kind) => !issued && kind == MarkKind::BackwardBegin,
@@ -181,7 +185,7 @@ impl CandidateCut {
             if issued && !joins {
                 continue;
             }
-            let spread_s = spread(&ends_s);
+            let spread_s = most_s - earliest_s;
             if !issued {
                 apart_s = apart_s.max(spread_s);
             }
@@ -190,23 +194,24 @@ impl CandidateCut {
                     self.unexplained_s += apart_s - spread_s;
                 }
                 issued = true;
-                // Nobody is later than the last is behind the first, which is found sooner.
-                if spread_s > late_s {
-                    late_s = late_s.max(lateness(&ends_s));
+                if is_later(ends_s, most_s, late_s) {
+                    late_s = lateness(ends_s, most_s);
                 }
                 issued_s.copy_from_slice(&ends_s[..followed]);
-                last_s = ends_s.iter().copied().fold(0.0, f64::max);
+                last_s = most_s;
             }
         }
         let cells = self.early_s.iter_mut().zip(&mut self.takes_s);
-        for ((early_s, takes_s), (issued_s, end_s)) in cells.zip(issued_s.iter().zip(&ends_s)) {
+        for ((early_s, takes_s), (issued_s, end_s)) in cells.zip(issued_s.iter().zip(ends_s)) {
             early_s.push(last_s - issued_s);
-            takes_s.push(end_s - issued_s);
+            takes_s.push(*end_s - issued_s);
         }
+        self.begin_apart_s += begin_apart_s;
+        self.steps += 1;
         self.late_s += late_s;
         // What they came apart since is not left of this lateness.
-        self.left_s += spread(&ends_s).min(late_s);
-        self.exposed_s += ends_s.into_iter().fold(0.0, f64::max);
+        self.left_s += (most_s - earliest_s).min(late_s);
+        self.exposed_s += most_s;
     }
 
     /// Lateness that was seen to vanish.
@@ -229,6 +234,15 @@ impl CandidateCut {
         !growth.varies_by(VARIES_S) || growth.is_possible()
     }
 
+    /// Whether no cut behind this one, where ranks issue collectives, can be preferred to it. At
+    /// such a cut a rank is at most as much later as ranks get apart until there.
+    fn is_beyond_doubt(&self, steps: &DeliveredSteps<'_>, ranks: usize) -> bool {
+        let all = self.steps == steps.steps.len();
+        let is_elsewhere = ranks <= FEW_RANKS && !self.may_wait();
+        let late_s = self.late_s + self.begin_apart_s;
+        all && !is_elsewhere && !self.is_refuted() && self.met_s() > ISSUED_SHARE * late_s
+    }
+
     fn is_refuted(&self) -> bool {
         let apart_s = APART_SHARE * self.exposed_s;
         let stays = self.late_s > apart_s && self.left_s > LEFT_SHARE * self.late_s;
@@ -237,9 +251,9 @@ impl CandidateCut {
 }
 
 /// Cuts behind the last mark of a kind in the cycle, in order; the last one is the published.
-fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
+fn cuts_behind(kind: MarkKind, steps: &DeliveredSteps<'_>) -> Vec<Cut> {
     let mut places: BTreeMap<u8, (MarkKind, usize, usize)> = BTreeMap::new();
-    for piece in whole_pieces(steps, ranks) {
+    for piece in steps.whole_pieces() {
         let kinds: Vec<MarkKind> = piece
             .segments
             .iter()
@@ -262,7 +276,7 @@ fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
             entry.2 = entry.2.max(at - from);
         }
     }
-    let needed = REGULAR_SHARE * steps.len() as f64;
+    let needed = REGULAR_SHARE * steps.steps.len() as f64;
     let mut regular: Vec<_> = places
         .into_values()
         .filter(|(_, count, _)| *count as f64 >= needed)
@@ -275,40 +289,61 @@ fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
         .collect()
 }
 
-/// What the first of the ranks delivered of steps that it went through from begin to end: all run
-/// the same loop, so one stands for them.
-fn whole_pieces<'steps>(
-    steps: &'steps [JobStep],
-    ranks: &[u32],
-) -> impl Iterator<Item = &'steps RankStep> {
-    let first = ranks.first().copied();
-    steps
-        .iter()
-        .filter_map(move |step| step.ranks.get(&first?))
-        .filter(|piece| piece.complete)
+/// Adds what ranks took to where they are, and returns the least and the largest. Ranks may be many:
+/// lanes are compared side by side, where a single fold waits for each comparison.
+fn add_up(ends_s: &mut [f64], took_s: &[f64]) -> (f64, f64) {
+    const LANES: usize = 4;
+    let (mut least, mut largest) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+    let (ends_chunks, ends_rest) = ends_s.as_chunks_mut::<LANES>();
+    let (took_chunks, took_rest) = took_s.as_chunks::<LANES>();
+    for (ends_s, took_s) in ends_chunks.iter_mut().zip(took_chunks) {
+        for lane in 0..LANES {
+            ends_s[lane] += took_s[lane];
+            // Not `f64::min`: it cares for NaN, which takes three instructions instead of one.
+            least[lane] = if least[lane] < ends_s[lane] {
+                least[lane]
+            } else {
+                ends_s[lane]
+            };
+            largest[lane] = if largest[lane] > ends_s[lane] {
+                largest[lane]
+            } else {
+                ends_s[lane]
+            };
+        }
+    }
+    for (end_s, took_s) in ends_rest.iter_mut().zip(took_rest) {
+        *end_s += took_s;
+        least[0] = least[0].min(*end_s);
+        largest[0] = largest[0].max(*end_s);
+    }
+    (
+        least.into_iter().fold(f64::INFINITY, f64::min),
+        largest.into_iter().fold(f64::NEG_INFINITY, f64::max),
+    )
 }
 
-fn spread(ends_s: &[f64]) -> f64 {
-    let last = ends_s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    last - ends_s.iter().copied().fold(f64::INFINITY, f64::min)
-}
-
-/// How far the last rank is behind the lower median: a rank ahead of all others is not met, they
-/// are not waited for.
-fn lateness(ends_s: &[f64]) -> f64 {
+/// How far the last rank, which is at `last_s`, is behind the lower median: a rank ahead of all others
+/// is not met, they are not waited for.
+fn lateness(ends_s: &[f64], last_s: f64) -> f64 {
     let mut ends_s = ends_s.to_vec();
     let middle = (ends_s.len() - 1) / 2;
-    let (_, median_s, later_s) = ends_s.select_nth_unstable_by(middle, f64::total_cmp);
-    later_s.iter().copied().fold(*median_s, f64::max) - *median_s
+    last_s - *ends_s.select_nth_unstable_by(middle, f64::total_cmp).1
+}
+
+/// Whether [`lateness`] is larger than this: counting shows it much sooner than selecting.
+fn is_later(ends_s: &[f64], last_s: f64, late_s: f64) -> bool {
+    let ahead = ends_s.iter().filter(|end_s| last_s - **end_s > late_s);
+    ahead.count() > (ends_s.len() - 1) / 2
 }
 
 /// Where ranks meet if to issue is to meet: after the last collective that most steps
 /// have, or at the end of backward if none is seen. A loop without either meets nobody knows where.
-fn issued_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
+fn issued_cut(steps: &DeliveredSteps<'_>, ranks: usize) -> Cut {
     // Mark kinds that end a stretch with collectives, with their last place in the cycle.
     let mut seen: BTreeMap<u8, (MarkKind, usize, usize, bool)> = BTreeMap::new();
     let mut goes_back = false;
-    for piece in whole_pieces(steps, ranks) {
+    for piece in steps.whole_pieces() {
         let mut issued = false;
         let mut here: BTreeMap<u8, (MarkKind, usize, bool)> = BTreeMap::new();
         for (at, segment) in piece.segments.iter().enumerate() {
@@ -331,7 +366,7 @@ fn issued_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
             entry.3 |= last;
         }
     }
-    let needed = REGULAR_SHARE * steps.len() as f64;
+    let needed = REGULAR_SHARE * steps.steps.len() as f64;
     let last = seen
         .into_values()
         .filter(|(_, count, ..)| *count as f64 >= needed)
@@ -340,7 +375,79 @@ fn issued_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
         // What ends the last segment belongs to the next step.
         Some((_, _, _, true)) => Cut::Data,
         Some((kind, ..)) => Cut::After(kind),
-        None if goes_back && ranks.len() > 1 => Cut::After(MarkKind::BackwardEnd),
+        None if goes_back && ranks > 1 => Cut::After(MarkKind::BackwardEnd),
         None => Cut::Data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::align::JobStep;
+    use crate::testkit;
+
+    /// Steps of ranks that take these milliseconds until each mark.
+    fn job_steps(took_ms: &[Vec<[u64; 7]>]) -> Vec<JobStep> {
+        let mut steps: Vec<JobStep> = Vec::new();
+        for (rank, took_ms) in (0..).zip(took_ms) {
+            let marks = ["D0", "D1", "F0", "B0", "K", "B1", "O1"];
+            let words = took_ms.iter().flat_map(|took_ms| marks.iter().zip(took_ms));
+            let text: Vec<String> = words.map(|(word, ms)| format!("{word}+{ms}")).collect();
+            for (step, piece) in testkit::steps(&text.join(" ")).into_iter().enumerate() {
+                if step == steps.len() {
+                    steps.push(JobStep {
+                        step: piece.step,
+                        ranks: BTreeMap::new(),
+                    });
+                }
+                steps[step].ranks.insert(rank, piece);
+            }
+        }
+        steps
+    }
+
+    proptest! {
+        /// Cuts behind the one where ranks issue collectives are not looked at where that one
+        /// cannot be wrong.
+        #[test]
+        fn a_cut_beyond_doubt_is_the_one_that_is_chosen_among_all(
+            noise_ms in 1..20u64,
+            (late_ms, waits_ms) in (0..80u64, 0..80u64),
+            mut took_ms in prop::collection::vec(
+                prop::collection::vec(prop::array::uniform7(0..20u64), 8), 2..6),
+        ) {
+            for (rank, steps) in took_ms.iter_mut().enumerate() {
+                for took_ms in steps {
+                    *took_ms = took_ms.map(|ms| 1 + ms % noise_ms);
+                    // The first is late; the others wait for it before the cut where collectives
+                    // are issued, behind it, or some of it at either.
+                    let [_, data, .., backward, optimizer] = took_ms;
+                    if rank == 0 {
+                        *data += late_ms;
+                    } else {
+                        *backward += waits_ms.min(late_ms);
+                        *optimizer += late_ms.saturating_sub(waits_ms);
+                    }
+                }
+            }
+            let steps = job_steps(&took_ms);
+            let ranks: Vec<u32> = (0..).take(took_ms.len()).collect();
+            let steps = DeliveredSteps::new(steps.first(), &steps[1..], &ranks);
+            let Cut::After(kind) = issued_cut(&steps, ranks.len()) else {
+                return Ok(());
+            };
+            let all: Vec<CandidateCut> = [Cut::After(kind)]
+                .into_iter()
+                .chain(cuts_behind(kind, &steps))
+                .map(|cut| CandidateCut::measured(cut, &steps, ranks.len()))
+                .collect();
+            let among_all = choose_among(&all, ranks.len());
+            let chosen = choose_cut(&steps);
+            prop_assert_eq!(format!("{chosen:?}"), format!("{among_all:?}"));
+        }
     }
 }
