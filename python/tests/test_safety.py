@@ -206,7 +206,7 @@ def test_killing_the_collector_and_then_the_agent_of_the_host(untouched, tmp_pat
         job = Started(tmp_path, rings, wrapper=False, **watched)
         collector.wait_for(lambda told: told["steps"] > 0, "found")
         collector.kill()
-        assert any("does not take what it is told" in line for line in agent.stderr)
+        assert any("does not take what it is sent" in line for line in agent.stderr)
         agent.kill()
         assert not job.save.exists()
         _, stderr = job.end()

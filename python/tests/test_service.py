@@ -73,7 +73,7 @@ def test_a_job_of_two_hosts_is_one_whatever_happens_to_its_collector(collector):
     collector.wait_for(lambda job: job["state"] == "slow", "two hosts")
     collector.kill()
     for process in hosts:
-        assert any("does not take what it is told" in line for line in process.stderr)
+        assert any("does not take what it is sent" in line for line in process.stderr)
     collector.start()
     told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
     assert [process.returncode for process in hosts] == [0, 0], told

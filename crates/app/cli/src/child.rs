@@ -19,7 +19,7 @@ pub(crate) struct WrappedCommand {
     child: Child,
     signals: SignalsInfo<WithOrigin>,
     /// Whether somebody has asked the command to end.
-    pub(crate) told_to_end: bool,
+    pub(crate) asked_to_end: bool,
 }
 
 /// Why a command could not be started.
@@ -78,7 +78,7 @@ impl WrappedCommand {
         Ok(Self {
             child,
             signals,
-            told_to_end: false,
+            asked_to_end: false,
         })
     }
 
@@ -88,7 +88,7 @@ impl WrappedCommand {
     /// has it; only what a process sent to us alone is passed on.
     pub(crate) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
         for origin in self.signals.pending() {
-            self.told_to_end |= ![SIGUSR1, SIGUSR2].contains(&origin.signal);
+            self.asked_to_end |= ![SIGUSR1, SIGUSR2].contains(&origin.signal);
             let from_process = matches!(
                 origin.cause,
                 Cause::Sent(Sent::User | Sent::TKill | Sent::Queue)

@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// it; the jobs continue, and the next agent continues to watch them. Leaves jobs under
 /// `laggard run` alone.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("told").args(["collector", "bus"]).required(true))]
+#[command(group = clap::ArgGroup::new("destination").args(["collector", "bus"]).required(true))]
 #[command(after_help = "\
 Examples:
   laggard agent --collector https://collector:8765

@@ -114,7 +114,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         .iter()
         .any(|finding| finding.state == CheckState::Broken);
     text += if broken {
-        "\nlaggard would not see your training. Mend what is BROKEN above.\n"
+        "\nlaggard would not see your training. Fix what is BROKEN above.\n"
     } else {
         "\nlaggard is ready: laggard run -- torchrun --nproc-per-node 4 train.py\n"
     };
@@ -425,7 +425,7 @@ fn torch_findings(probe: &PythonProbe) -> Vec<DoctorCheck> {
     findings.extend(probe.device.as_ref().map(|device| {
         if std::env::var("LAGGARD_DEVICE_MARKS").is_ok_and(|set| set == "0") {
             DoctorCheck::weak(
-                format!("device marks on {device} are off: a slow device is not told"),
+                format!("device marks on {device} are off: a slow device is not recognised"),
                 "unset LAGGARD_DEVICE_MARKS",
             )
         } else {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_that_is_unlike_is_told_with_the_share_that_makes_it_so() {
+    fn a_function_that_is_unlike_is_reported_with_the_share_that_makes_it_so() {
         let of_rank = |rank, beta| AbnormalRank {
             rank,
             beta,

@@ -71,7 +71,7 @@ pub(crate) struct RunArgs {
 
 /// Where to report, beside this terminal.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(group = clap::ArgGroup::new("told").args(["collector", "bus"]))]
+#[command(group = clap::ArgGroup::new("destination").args(["collector", "bus"]))]
 struct CollectorArgs {
     /// Collector (`laggard serve`) to report to, such as https://collector:8765
     #[arg(long, value_name = "URL", value_parser = address)]
@@ -81,10 +81,10 @@ struct CollectorArgs {
     bus: Option<BusAddress>,
     /// Name of the job for the collector, the same on all hosts of the job [default:
     /// slurm-JOB.STEP under Slurm, else a new one]
-    #[arg(long, value_name = "NAME", requires = "told")]
+    #[arg(long, value_name = "NAME", requires = "destination")]
     job: Option<String>,
     /// Name of this host for the collector [default: the host's name]
-    #[arg(long, value_name = "NAME", requires = "told")]
+    #[arg(long, value_name = "NAME", requires = "destination")]
     host: Option<String>,
     #[command(flatten)]
     trust: TrustArgs,
@@ -329,7 +329,7 @@ impl JobWatch {
                 }
             }
             agent = agent.and_then(|mut agent| {
-                if wrapped.told_to_end {
+                if wrapped.asked_to_end {
                     agent.expect_the_end();
                 }
                 let lines = guarded(|| agent.poll(Instant::now()))?;
@@ -405,8 +405,8 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
     // Pipes and devices are written to, never replaced.
     if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
         let (target, page) = (path.to_owned(), page.to_owned());
-        let (told, written) = sync_channel(1);
-        thread::spawn(move || told.send(fs::write(target, page)));
+        let (done, written) = sync_channel(1);
+        thread::spawn(move || done.send(fs::write(target, page)));
         // A pipe may have no reader, and then opens for nobody.
         return written
             .recv_timeout(TAKEN_WITHIN)

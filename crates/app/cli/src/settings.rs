@@ -31,13 +31,13 @@ pub(crate) struct LayoutArgs {
 
 impl LayoutArgs {
     /// Puts what was typed over what the settings file says.
-    pub(crate) fn over(&self, told: &mut LayoutSettings) {
-        told.tp = self.tp.or(told.tp);
-        told.cp = self.cp.or(told.cp);
-        told.ep = self.ep.or(told.ep);
-        told.dp = self.dp.or(told.dp);
-        told.pp = self.pp.or(told.pp);
-        told.order = self.order.clone().or(told.order.take());
+    pub(crate) fn over(&self, settings: &mut LayoutSettings) {
+        settings.tp = self.tp.or(settings.tp);
+        settings.cp = self.cp.or(settings.cp);
+        settings.ep = self.ep.or(settings.ep);
+        settings.dp = self.dp.or(settings.dp);
+        settings.pp = self.pp.or(settings.pp);
+        settings.order = self.order.clone().or(settings.order.take());
     }
 }
 

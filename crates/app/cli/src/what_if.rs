@@ -5,7 +5,7 @@ use model::{PartSlowdown, RankSlowdown, Removal, WhatIf, fold_ranks};
 use crate::render::seconds;
 
 /// Lines of each table; the JSON document has them all.
-const TOLD: usize = 5;
+const MAX_SHOWN: usize = 5;
 /// Data-parallel ranks of the heat map.
 const HEAT_ROWS: usize = 32;
 /// Shades of the heat map, for slowdowns of 1.0, 1.1 and so on; the last one from 1.5 on.
@@ -69,7 +69,7 @@ fn removal_line(name: &str, removal: &Removal) -> String {
 fn slowest(parts: &[PartSlowdown]) -> Vec<&PartSlowdown> {
     let mut parts: Vec<&PartSlowdown> = parts.iter().collect();
     parts.sort_by(|a, b| b.slowdown.total_cmp(&a.slowdown));
-    parts.truncate(TOLD);
+    parts.truncate(MAX_SHOWN);
     parts
 }
 
@@ -81,7 +81,7 @@ fn rank_table(ranks: &[RankSlowdown]) -> String {
             .total_cmp(&a.slowdown.unwrap_or(0.0))
     });
     let mut text = format!("\n{:28}      S\n", "rank alone");
-    for rank in order.iter().take(TOLD) {
+    for rank in order.iter().take(MAX_SHOWN) {
         let name = format!("{} (dp {}, stage {})", rank.rank, rank.dp_rank, rank.stage);
         text += &format!("{name:28}  {:.3}\n", rank.slowdown.unwrap_or(1.0));
     }

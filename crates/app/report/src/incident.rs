@@ -14,7 +14,7 @@ pub(crate) fn card(
     names: &StageNames,
     address: Option<&str>,
 ) -> String {
-    let told = match address {
+    let label = match address {
         Some(address) => {
             format!(r#"<a href="{address}">incident {}</a>"#, Text(&incident.id))
         }
@@ -30,7 +30,7 @@ pub(crate) fn card(
     };
     format!(
         r#"<article class="incident {severity}" id="incident-{number}">
-<p class="tags"><span class="pill">{severity}</span><span>{kind}</span><span>{state}</span><span class="number">{told}</span></p>
+<p class="tags"><span class="pill">{severity}</span><span>{kind}</span><span>{state}</span><span class="number">{label}</span></p>
 <div class="head"><div><h2 class="{opening}">{headline}</h2>{more}</div>{figure}</div>
 <dl class="facts">{facts}</dl>
 <p class="advice"><b>Next</b><span class="sentence">{advice}</span></p>
@@ -157,7 +157,7 @@ fn victims(incident: &Incident) -> String {
 
 fn saving(incident: &Incident) -> String {
     small(&format!(
-        "mending it alone saves {}",
+        "fixing it alone saves {}",
         words::duration(incident.gain_alone_s)
     ))
 }
@@ -224,8 +224,8 @@ fn next_in_line(incident: &Incident) -> String {
         );
     }
     format!(
-        r#"<div class="line"><h3>Next in line <small>hidden now, in the way once this incident is mended</small></h3>
-<div class="scroll"><table><thead><tr><th>who</th><th>stage</th><th class="n">late a step</th><th class="n">saved by mending this incident alone</th><th class="n">the hidden one alone</th><th class="n">both</th></tr></thead><tbody>{rows}</tbody></table></div></div>
+        r#"<div class="line"><h3>Next in line <small>hidden now, in the way once this incident is fixed</small></h3>
+<div class="scroll"><table><thead><tr><th>who</th><th>stage</th><th class="n">late a step</th><th class="n">saved by fixing this incident alone</th><th class="n">the hidden one alone</th><th class="n">both</th></tr></thead><tbody>{rows}</tbody></table></div></div>
 "#
     )
 }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_next_in_line_are_told_once() {
+    fn faults_next_in_line_are_reported_once() {
         let mut incident = incident();
         incident.text = "rank 3 is late; also in optim; next in line: rank 1 in data".into();
         incident.next_in_line = vec![NextInLine {

@@ -69,7 +69,7 @@ fn meaning(label: Label) -> Meaning {
         Label::TelemetryLimited => (
             "Something was not seen: a rank, records, or too much of the step outside every \
              stage. Stronger labels are withheld.",
-            "The window's last column says what was missing; mend that and read again.",
+            "The window's last column says what was missing; fix that and read again.",
         ),
     };
     Meaning { says, next }

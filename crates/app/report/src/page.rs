@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_job_is_told_so_in_one_line_and_has_no_card() {
+    fn a_healthy_job_is_called_so_in_one_line_and_has_no_card() {
         let page = page(&sample::healthy());
         assert!(page.contains("Healthy: no rank and no stage stands out"));
         assert!(!page.contains("<article"));

@@ -383,15 +383,15 @@ mod tests {
         let paints = crate::palette::paints(&verdict.stages, job.names());
         let picture = Picture::new(&verdict, &paints, series, job.names());
         assert_eq!(picture.steps, vec![1; series.columns().len()]);
-        let told = picture.stages[0].lag.as_ref().unwrap();
-        let told = decode(&picture.lag_code, told);
-        assert_eq!(told.len(), 4 * picture.steps.len());
+        let reported = picture.stages[0].lag.as_ref().unwrap();
+        let reported = decode(&picture.lag_code, reported);
+        assert_eq!(reported.len(), 4 * picture.steps.len());
         for (at, column) in series.columns().iter().enumerate() {
             let stage = &picture.stages[0];
             let advance_us = stage.step_advance_us[at] as f64;
             assert!((advance_us - column.advance_s[&StageId::DATA] * 1e6).abs() <= 0.5);
             for (rank, lag_s) in column.lag_s[&StageId::DATA].iter().enumerate() {
-                let read = told[rank * picture.steps.len() + at];
+                let read = reported[rank * picture.steps.len() + at];
                 let lag_s = f64::from(*lag_s);
                 assert!(
                     (read - lag_s).abs() <= 0.004 * lag_s + LAG_FLOOR_S,

@@ -196,9 +196,9 @@ fn flows(group: &Progress) -> String {
             flow.channel, flow.ready, flow.transmitted, flow.done, flow.total,
         );
     }
-    let told = words::count(group.flows.len() as u64, "flow");
+    let flows = words::count(group.flows.len() as u64, "flow");
     format!(
-        r#"<details><summary>{told} of group {}</summary><div class="scroll"><table><thead><tr><th>ranks</th><th>told by</th><th class="n">channel</th><th></th><th class="n">ready</th><th class="n">sent</th><th class="n">done</th><th class="n">of</th></tr></thead><tbody>{rows}</tbody></table></div></details>
+        r#"<details><summary>{flows} of group {}</summary><div class="scroll"><table><thead><tr><th>ranks</th><th>reported by</th><th class="n">channel</th><th></th><th class="n">ready</th><th class="n">sent</th><th class="n">done</th><th class="n">of</th></tr></thead><tbody>{rows}</tbody></table></div></details>
 "#,
         Text(&group.group)
     )
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_behind_in_its_collectives_is_told_with_by_how_much() {
+    fn who_is_behind_in_its_collectives_is_reported_with_by_how_much() {
         let page = panels(&hang());
         for words in [
             "ALLREDUCE #47",

@@ -178,7 +178,7 @@ fn stages(window: &WindowSummary) -> String {
         return candidates;
     }
     format!(
-        "{candidates} <small>not told apart: {}</small>",
+        "{candidates} <small>not distinguished: {}</small>",
         codes(tied)
     )
 }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_told_in_the_unit_of_its_name() {
+    fn a_value_is_shown_in_the_unit_of_its_name() {
         assert_eq!(
             value("median_lag_s", 0.25),
             ("median lag".into(), "250.0 ms".into())

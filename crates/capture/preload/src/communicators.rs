@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart_by_colour_and_by_time() {
+    fn parts_are_distinguished_by_colour_and_by_time() {
         let (ours, theirs) = (Communicators::new(), Communicators::new());
         let index = CommunicatorIndex(3);
         for communicators in [&ours, &theirs] {

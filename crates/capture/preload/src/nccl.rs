@@ -334,7 +334,7 @@ unsafe extern "C" fn group_end(
 
 /// Tells of a call, makes it, and tells that it has returned.
 #[inline]
-fn told(
+fn reported(
     communicator: Pointer,
     op: CollectiveOp,
     peer: c_int,
@@ -364,7 +364,7 @@ unsafe extern "C" fn all_reduce(
     _: Absent,
     stream: Pointer,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::ALLREDUCE,
         0,
@@ -385,7 +385,7 @@ unsafe extern "C" fn all_gather(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::ALLGATHER_BASE,
         0,
@@ -408,7 +408,7 @@ unsafe extern "C" fn reduce_scatter(
     _: Absent,
     stream: Pointer,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::REDUCE_SCATTER_BASE,
         0,
@@ -431,7 +431,7 @@ unsafe extern "C" fn broadcast(
     _: Absent,
     stream: Pointer,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::BROADCAST,
         0,
@@ -452,7 +452,7 @@ unsafe extern "C" fn bcast(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::BROADCAST,
         0,
@@ -476,7 +476,7 @@ unsafe extern "C" fn reduce(
     communicator: Pointer,
     stream: Pointer,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::REDUCE,
         0,
@@ -498,7 +498,7 @@ unsafe extern "C" fn send(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::SEND,
         peer,
@@ -519,7 +519,7 @@ unsafe extern "C" fn receive(
     stream: Pointer,
     caller: usize,
 ) -> c_int {
-    told(
+    reported(
         communicator,
         CollectiveOp::RECEIVE,
         peer,

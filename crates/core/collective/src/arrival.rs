@@ -549,21 +549,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn findings_do_not_depend_on_the_order_they_are_told_in(
+        fn findings_do_not_depend_on_the_order_they_are_reported_in(
             times in prop::collection::vec((0u32..6, 0u64..30, 0u64..40), 1..300),
         ) {
             let mut times = times;
             // Of several words on one thing the first holds.
             times.sort_unstable();
             times.dedup_by_key(|(rank, number, _)| (*rank, *number));
-            let told = |times: &mut dyn Iterator<Item = &(u32, u64, u64)>| {
+            let reported = |times: &mut dyn Iterator<Item = &(u32, u64, u64)>| {
                 let mut job = job();
                 for (rank, number, ms) in times {
                     job.add(*rank, (WORLD, REDUCE, *number), 1 << 20, ms * MS);
                 }
                 (job.late(), job.slowed(), job.ends())
             };
-            prop_assert_eq!(told(&mut times.iter()), told(&mut times.iter().rev()));
+            prop_assert_eq!(reported(&mut times.iter()), reported(&mut times.iter().rev()));
         }
 
         #[test]

@@ -46,7 +46,7 @@ pub(crate) struct GroupProgress {
     pub(crate) name: String,
     pub(crate) members: BTreeSet<u32>,
     /// As they were told last: each member tells them.
-    told: Ranks,
+    last_members: Ranks,
     /// The last collective each member issued.
     pub(crate) last: BTreeMap<u32, LastIssue>,
     /// The latest collectives by their number, and what ranks say they are.
@@ -178,9 +178,9 @@ impl Collectives {
         let group = self.groups.entry(group).or_default();
         name.clone_into(&mut group.name);
         // Each member says who all are: without this n ranks would cost n² insertions.
-        if group.told != *members {
+        if group.last_members != *members {
             group.members.extend(members.iter());
-            group.told.clone_from(members);
+            group.last_members.clone_from(members);
         }
     }
 

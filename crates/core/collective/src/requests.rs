@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifth_less_is_told_and_does_not_become_usual() {
+    fn a_fifth_less_is_reported_and_does_not_become_usual() {
         let healthy = [(MIB, 10_000); 400];
         let lost = |took_ns: u64| {
             let requests = [&healthy[..], &[(MIB, took_ns); 500]].concat();

@@ -148,8 +148,8 @@ fn rooted(
         .flat_map(|w| w.desyncs.iter().map(|it| it.rank))
         .collect();
     // Where no number is known, whoever is not there could not be reached.
-    let told = lacking.iter().any(|wait| wait.number > 0);
-    let unseen = told && roots.is_disjoint(seen);
+    let is_numbered = lacking.iter().any(|wait| wait.number > 0);
+    let unseen = is_numbered && roots.is_disjoint(seen);
     // Who entered something else did so whatever those do of which nothing is recorded.
     let differs = unseen && !desynced.is_empty();
     let (kind, culprits) = if !roots.is_empty() && !differs {

@@ -30,7 +30,7 @@ pub(crate) struct StreamProgress {
     run: Option<SampledRun>,
     /// When its host last looked, and what it told of since.
     looked_at: RankNs,
-    told: u32,
+    marks_since: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl StreamProgress {
         }
         // Threads other than the loop's record marks, and do not ask for them.
         if mark.on_loop_thread {
-            (self.looked_at, self.told) = (mark.at, 0);
+            (self.looked_at, self.marks_since) = (mark.at, 0);
         }
     }
 
@@ -97,7 +97,7 @@ impl StreamProgress {
             place,
             ..
         } = *time;
-        self.told = self.told.saturating_add(1);
+        self.marks_since = self.marks_since.saturating_add(1);
         let run = self
             .run
             .take_if(|run| run.first_step == first_step)
@@ -132,7 +132,7 @@ impl StreamProgress {
     /// When its host last saw that the device had not got to a collective of a run of sampled
     /// steps; `None` if that is not certain.
     fn looked_in_vain(&self, group: u32, number: u64, first_step: u32) -> Option<RankNs> {
-        let is_told = self
+        let is_whole = self
             .run
             .is_some_and(|run| run.is_whole && run.first_step == first_step);
         // Otherwise it would not be known if the device had.
@@ -142,8 +142,8 @@ impl StreamProgress {
             .any(|it| (it.group, it.number) == (group, number));
         // A device may also wait for another in a receive, of which nothing is known.
         let sends = self.issued.iter().any(|it| it.number == 0);
-        let is_over = self.told < LOOKS;
-        (is_told && is_remembered && is_over && !sends).then_some(self.looked_at)
+        let is_over = self.marks_since < LOOKS;
+        (is_whole && is_remembered && is_over && !sends).then_some(self.looked_at)
     }
 }
 
@@ -277,7 +277,7 @@ mod tests {
         Lost,
     }
 
-    fn told(ranks: &[Vec<Known>]) -> Collectives {
+    fn reported(ranks: &[Vec<Known>]) -> Collectives {
         let mut job = Collectives::new(HangSettings::default());
         job.join(WORLD, "default", &(0..4).collect());
         job.join(PAIR, "tp", &[1, 2].into());
@@ -338,7 +338,7 @@ mod tests {
     }
 
     fn accused(ranks: &[Vec<Known>]) -> Vec<u32> {
-        let stall = told(ranks).standstill(RankNs(100 * SECOND)).unwrap();
+        let stall = reported(ranks).standstill(RankNs(100 * SECOND)).unwrap();
         let accused = stall.accused();
         let kind = if accused.is_empty() {
             StallKind::Nowhere

@@ -177,14 +177,14 @@ mod tests {
     use super::*;
     use crate::HangSettings;
 
-    fn told(progress: &Progress) -> Vec<(u64, &str, bool, String)> {
+    fn reported(progress: &Progress) -> Vec<(u64, &str, bool, String)> {
         let rows = progress.entered.iter();
         rows.map(|row| (row.number, &*row.op, row.left, row.ranks.to_string()))
             .collect()
     }
 
     #[test]
-    fn ranks_that_are_as_far_are_told_together() {
+    fn ranks_that_are_as_far_are_reported_together() {
         let mut job = Collectives::new(HangSettings::default());
         job.join(1, "default", &[0, 1, 2, 3, 4].into());
         job.join(2, "calm", &[0, 1].into());
@@ -220,8 +220,8 @@ mod tests {
             (45, op, true, "2".to_owned()),
             (0, "", false, "4".to_owned()),
         ];
-        assert_eq!((&*all.group, told(all)), ("default", rows.to_vec()));
-        assert_eq!(told(calm), [(7, op, true, "0-1".to_owned())]);
+        assert_eq!((&*all.group, reported(all)), ("default", rows.to_vec()));
+        assert_eq!(reported(calm), [(7, op, true, "0-1".to_owned())]);
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             (5, op, false, "0-1".to_owned()),
             (0, "", false, "2".to_owned()),
         ];
-        assert_eq!(told(ring), rows);
+        assert_eq!(reported(ring), rows);
         let flows: Vec<_> = ring
             .flows
             .iter()

@@ -20,7 +20,7 @@ const CHANCE: f64 = 0.005;
 /// No step is shorter: numbers below are rounding.
 const SHORTEST_S: f64 = 1e-9;
 /// Ranks and functions that are told of at most.
-const TOLD: usize = 5;
+const MAX_SHOWN: usize = 5;
 
 /// What changed from run A to run B.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -229,7 +229,7 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
             .abs()
             .total_cmp(&one.change.change_s.abs())
     });
-    comparison.ranks.truncate(TOLD);
+    comparison.ranks.truncate(MAX_SHOWN);
     comparison.functions = functions(a, b, step, least.step_s * least.share * PART);
     comparison
 }
@@ -386,7 +386,7 @@ fn functions(a: &Run, b: &Run, step: Change, least_s: f64) -> Vec<FunctionChange
             .abs()
             .total_cmp(&(one.b_s - one.a_s).abs())
     });
-    changes.truncate(TOLD);
+    changes.truncate(MAX_SHOWN);
     changes
 }
 

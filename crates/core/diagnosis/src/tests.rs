@@ -402,7 +402,7 @@ fn all_ranks_are_slower_because_of_what_is_slow_inside_a_collective() {
 }
 
 #[test]
-fn blocks_and_stages_of_the_same_ranks_are_one_and_the_larger_cost_is_told() {
+fn blocks_and_stages_of_the_same_ranks_are_one_and_the_larger_cost_is_reported() {
     let stages = |cost_s| costing(finding(Origin::Stages, 0, &[2], (5, 9)), cost_s);
     let blocks = finding(Origin::Blocks, 1, &[2], (6, 9));
     let known = Known::default();

@@ -8,7 +8,7 @@ use model::{
 use crate::IncidentSettings;
 
 /// Places of one finding that are listed.
-const TOLD_PLACES: usize = 3;
+const SHOWN_PLACES: usize = 3;
 
 /// The finding about ranks that constantly arrive after the others.
 pub fn late(
@@ -18,7 +18,7 @@ pub fn late(
     settings: &IncidentSettings,
 ) -> Finding {
     let ranks = late.ranks.clone();
-    let places = late.places.iter().take(TOLD_PLACES).cloned();
+    let places = late.places.iter().take(SHOWN_PLACES).cloned();
     Finding {
         severity: settings.severity(late.cost_share),
         open: late.open,

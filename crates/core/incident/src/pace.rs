@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_told_from_the_struck_steps() {
+    fn the_pace_is_distinguished_from_the_struck_steps() {
         assert_eq!(pace(20..120, 119), Pace::Steady);
         assert_eq!(pace((20..120).step_by(10), 119), Pace::Every { steps: 10 });
         assert_eq!(pace([60], 119), Pace::Once { step: 60 });

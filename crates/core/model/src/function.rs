@@ -265,11 +265,11 @@ mod tests {
             patterns,
             ..ProfileWindow::default()
         });
-        let told = Input::Profiled { rank: 3, window };
-        let text = serde_json::to_string(&told).unwrap();
+        let reported = Input::Profiled { rank: 3, window };
+        let text = serde_json::to_string(&reported).unwrap();
         assert_eq!(
             serde_json::from_str::<Input>(&text).unwrap(),
-            told,
+            reported,
             "{text}"
         );
     }

@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_disagree_are_told_apart_by_what_they_entered() {
+    fn ranks_that_disagree_are_distinguished_by_what_they_entered() {
         let desync = |rank, op, detail: &str| Desync {
             rank,
             op,
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_got_to_a_collective_are_told_from_those_that_were_not_seen_there() {
+    fn devices_that_got_to_a_collective_are_distinguished_from_those_that_were_not_seen_there() {
         let text = |later_s| {
             let wait = a_wait();
             device_arrival(&DeviceArrival { wait, later_s }).text

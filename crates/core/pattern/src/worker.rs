@@ -20,14 +20,14 @@ pub fn costliest(
         .collect();
     // Of equals by id: one worker gives the same file each time.
     costliest.sort_by(|(a, one), (b, other)| other.beta.total_cmp(&one.beta).then(a.cmp(b)));
-    let mut told = BTreeSet::new();
+    let mut written = BTreeSet::new();
     let mut bytes = FUNCTION_BYTES;
     let mut patterns = BTreeMap::new();
     for (id, pattern) in costliest {
         bytes += PATTERN_BYTES;
         // A function brings its callers along, each of which is written once.
         for (id, function) in dictionary.stack_with_ids(id) {
-            if told.insert(id) {
+            if written.insert(id) {
                 // No less than what JSON makes of the name: it escapes fewer letters.
                 bytes += FUNCTION_BYTES + function.name.escape_default().count();
             }

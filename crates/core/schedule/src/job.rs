@@ -555,11 +555,11 @@ fn shape(
     iterations: &Iterations,
     sizes: &Sizes,
 ) -> Result<Layout, LayoutError> {
-    let told: Vec<u32> = sizes.told.iter().map(|(_, size)| *size).collect();
-    let all_told = told.len() == Axis::ALL.len();
+    let given: Vec<u32> = sizes.given.iter().map(|(_, size)| *size).collect();
+    let all_given = given.len() == Axis::ALL.len();
     let seen = ranks.iter().map(|rank| rank.rank + 1).max().unwrap_or(1);
-    let world = if all_told {
-        told.iter().product()
+    let world = if all_given {
+        given.iter().product()
     } else {
         seen
     };

@@ -94,15 +94,15 @@ pub struct Layout {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Size of each axis, if it was told.
-    pub told: Vec<(Axis, u32)>,
+    pub given: Vec<(Axis, u32)>,
     /// Order of the axes, fastest first; axes left out follow in the default order.
     pub order: Vec<Axis>,
 }
 
 impl Sizes {
     /// Whether the size of an axis was given.
-    pub(crate) fn is_told(&self, axis: Axis) -> bool {
-        self.told.iter().any(|(told, _)| *told == axis)
+    pub(crate) fn is_given(&self, axis: Axis) -> bool {
+        self.given.iter().any(|(given, _)| *given == axis)
     }
 }
 
@@ -125,9 +125,9 @@ impl Layout {
         }
         let mut axes = Axis::ALL.map(|axis| (axis, 1));
         for (slot, axis) in axes.iter_mut().zip(order) {
-            let mut told = sizes.told.iter().filter(|(told, _)| *told == axis);
-            let size = told.next().map_or(1, |(_, size)| *size);
-            if size == 0 || told.next().is_some() {
+            let mut given = sizes.given.iter().filter(|(given, _)| *given == axis);
+            let size = given.next().map_or(1, |(_, size)| *size);
+            if size == 0 || given.next().is_some() {
                 return Err(LayoutError::Axis { axis });
             }
             *slot = (axis, size);
@@ -139,10 +139,10 @@ impl Layout {
             .map(|(_, size)| u64::from(*size))
             .fold(1, u64::saturating_mul);
         let rest = u64::from(ranks) / product.max(1);
-        let data_differs = sizes.is_told(Axis::Data) && rest != 1;
+        let data_differs = sizes.is_given(Axis::Data) && rest != 1;
         if product * rest != u64::from(ranks) || rest == 0 || data_differs {
             let sizes: Vec<String> = sizes
-                .told
+                .given
                 .iter()
                 .map(|(axis, size)| format!("{} {size}", axis.name()))
                 .collect();
@@ -225,9 +225,9 @@ mod tests {
 
     use super::*;
 
-    fn sizes(told: &[(Axis, u32)]) -> Sizes {
+    fn sizes(given: &[(Axis, u32)]) -> Sizes {
         Sizes {
-            told: told.to_vec(),
+            given: given.to_vec(),
             order: Vec::new(),
         }
     }
@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn other_orders_count_otherwise() {
         let order = vec![Axis::Tensor, Axis::Pipeline, Axis::Data];
-        let told = vec![(Axis::Tensor, 2), (Axis::Pipeline, 4)];
-        let layout = Layout::new(16, &Sizes { told, order }).unwrap();
+        let given = vec![(Axis::Tensor, 2), (Axis::Pipeline, 4)];
+        let layout = Layout::new(16, &Sizes { given, order }).unwrap();
         assert_eq!(layout.coordinate(5, Axis::Pipeline), 2);
         assert_eq!(layout.coordinate(9, Axis::Data), 1);
     }
@@ -271,9 +271,9 @@ mod tests {
             sizes in proptest::array::uniform5(1u32..5),
             order in Just(Axis::ALL.to_vec()).prop_shuffle(),
         ) {
-            let told: Vec<_> = Axis::ALL.into_iter().zip(sizes).collect();
+            let given: Vec<_> = Axis::ALL.into_iter().zip(sizes).collect();
             let ranks = sizes.iter().product();
-            let layout = Layout::new(ranks, &Sizes { told, order }).unwrap();
+            let layout = Layout::new(ranks, &Sizes { given, order }).unwrap();
             prop_assert_eq!(layout.ranks(), ranks);
             for rank in 0..ranks {
                 let back = Axis::ALL.into_iter().fold(0, |at, axis| {

@@ -41,7 +41,7 @@ pub(crate) fn layout(
 ) -> Result<Layout, LayoutError> {
     let ranks = ends.len() as u32;
     let mut sizes = sizes.clone();
-    if !sizes.is_told(Axis::Pipeline) {
+    if !sizes.is_given(Axis::Pipeline) {
         let stage = stage_of_first(ends);
         let first = ends
             .iter()
@@ -49,13 +49,13 @@ pub(crate) fn layout(
             .count() as u32;
         // Without rank 0 nobody knows how many of the first stage are missing.
         if stage > 0 && ranks.is_multiple_of(first) && first < ranks {
-            sizes.told.push((Axis::Pipeline, ranks / first));
+            sizes.given.push((Axis::Pipeline, ranks / first));
             if stage < first && sizes.order.is_empty() {
                 sizes.order = vec![Axis::Tensor, Axis::Context, Axis::Pipeline];
             }
         }
     }
-    if !sizes.is_told(Axis::Tensor) && layers.iter().any(Option::is_some) {
+    if !sizes.is_given(Axis::Tensor) && layers.iter().any(Option::is_some) {
         let trial = Layout::new(ranks, &sizes)?;
         // Ranks of one stage that stand side by side.
         let side_by_side = match trial.stride(Axis::Pipeline) {
@@ -64,7 +64,7 @@ pub(crate) fn layout(
             _ => ranks,
         };
         sizes
-            .told
+            .given
             .push((Axis::Tensor, tensor(side_by_side.max(1), layers)));
     }
     Layout::new(ranks, &sizes)

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_than_the_error_of_a_clock_is_not_told() {
+    fn what_is_less_than_the_error_of_a_clock_is_not_reported() {
         // Rank 1 leaves up to 8 ms before and after rank 0, and enters 6 or 40 ms later.
         let jitter = [0, 8, -8, 4, -8, 8, 0];
         let times = |late_ms: i64| -> Vec<(i64, i64)> {
@@ -414,7 +414,7 @@ mod tests {
                 });
                 ranks.collect()
             };
-            let told = |found: &Matches| {
+            let reported = |found: &Matches| {
                 let waits = |collective: &MatchedCollective| {
                     let clocks = &found.clocks;
                     let waits = collective.arrivals.iter().map(|a| collective.waited_ns(*a, clocks));
@@ -425,7 +425,7 @@ mod tests {
                 (waits, errors_ns, end_spread_ns, agree, found.unmatched)
             };
             let (as_is, shifted) = (matched(&traces(0)), matched(&traces(hours * 3_600_000)));
-            prop_assert_eq!(told(&as_is), told(&shifted));
+            prop_assert_eq!(reported(&as_is), reported(&shifted));
         }
     }
 

@@ -144,7 +144,7 @@ pub(crate) struct Ordered {
     ranks: BTreeSet<u32>,
     /// Ranks whose hosts have not told all of it.
     awaited: BTreeSet<u32>,
-    pub(crate) told: BTreeMap<u32, ProfileWindow>,
+    pub(crate) profiled: BTreeMap<u32, ProfileWindow>,
     /// Seconds of its steps, without those in which the profiler starts and stops.
     lasted_s: Vec<f64>,
 }
@@ -303,13 +303,13 @@ impl Escalation {
     }
 
     /// A rank's window is told.
-    pub(crate) fn told(&mut self, rank: u32, window: ProfileWindow) {
+    pub(crate) fn take_window(&mut self, rank: u32, window: ProfileWindow) {
         if let Some(ordered) = self
             .under_way
             .as_mut()
             .filter(|ordered| ordered.ranks.contains(&rank))
         {
-            ordered.told.insert(rank, window);
+            ordered.profiled.insert(rank, window);
         }
     }
 
@@ -459,10 +459,10 @@ mod tests {
             !escalation.may_order(at(701), at(701)),
             "a window is under way"
         );
-        escalation.told(0, ProfileWindow::default());
-        escalation.told(7, ProfileWindow::default());
+        escalation.take_window(0, ProfileWindow::default());
+        escalation.take_window(7, ProfileWindow::default());
         let ordered = escalation.end(&[]).unwrap();
-        assert_eq!(ordered.told.len(), 1, "rank 7 was not asked");
+        assert_eq!(ordered.profiled.len(), 1, "rank 7 was not asked");
         assert!(!escalation.may_order(at(699), at(699)));
         assert!(escalation.may_order(at(700), at(700)));
     }

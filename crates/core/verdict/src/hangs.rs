@@ -72,7 +72,7 @@ struct Under {
     /// Its number, once it was spoken of.
     number: Option<u64>,
     /// As what it was spoken of, and how seriously.
-    told: Option<(StallKind, Severity)>,
+    reported: Option<(StallKind, Severity)>,
     asks: Asks,
     /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
     is_early: bool,
@@ -228,7 +228,7 @@ impl Hangs {
             let Stall { kind, culprits, .. } = &under.stall;
             under.gave_up && *kind == StallKind::Missing && culprits.contains(&rank)
         });
-        if self.is_told() && !is_late {
+        if self.is_reported() && !is_late {
             return false;
         }
         self.killed.get_or_insert((rank, signal));
@@ -250,7 +250,7 @@ impl Hangs {
     }
 
     /// Whether a hang was spoken of that still goes on.
-    fn is_told(&self) -> bool {
+    fn is_reported(&self) -> bool {
         self.now
             .as_ref()
             .is_some_and(|under| under.number.is_some())
@@ -260,7 +260,8 @@ impl Hangs {
     /// they had ended before, or nobody had done anything for long; or whether ranks had called
     /// different things. Then the hang is spoken of, whatever it was before.
     fn gives_up(&mut self, rank: u32, by_itself: bool) -> bool {
-        if self.killed.is_some_and(|(_, signal)| !ends_itself(signal)) || self.is_told() {
+        // Whoever was killed is why the others give up.
+        if self.killed.is_some_and(|(_, signal)| !ends_itself(signal)) || self.is_reported() {
             return false;
         }
         let Some(stall) = self.collectives.stuck() else {
@@ -296,9 +297,9 @@ impl Hangs {
         let under = self
             .now
             .as_mut()
-            .filter(|it| it.number.is_some() && it.told.is_none())?;
+            .filter(|it| it.number.is_some() && it.reported.is_none())?;
         let finding = under.finding(context, pause_max_s)?;
-        under.told = Some((under.stall.kind, finding.severity));
+        under.reported = Some((under.stall.kind, finding.severity));
         Some(finding)
     }
 
@@ -534,9 +535,9 @@ impl Hangs {
         }
         (under.is_early, under.looked_s) = (false, under.quiet_s());
         let finding = under.finding(context, self.pause_max_s)?;
-        let told = (under.explained().kind, finding.severity);
-        let before = under.told.replace(told);
-        if before == under.told {
+        let reported = (under.explained().kind, finding.severity);
+        let before = under.reported.replace(reported);
+        if before == under.reported {
             return None;
         }
         let is_asked = self
@@ -593,7 +594,7 @@ impl Under {
             },
             ports_down: BTreeSet::new(),
             number: None,
-            told: None,
+            reported: None,
             asks: Asks::Named,
             is_early: false,
             looked_s: 0.0,
@@ -674,7 +675,7 @@ impl Under {
         let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
-        let is_doubtful = self.told.is_some_and(|(kind, severity)| {
+        let is_doubtful = self.reported.is_some_and(|(kind, severity)| {
             matches!(kind, StallKind::Unseen | StallKind::Nowhere) || severity == Severity::Info
         });
         if is_doubtful && self.asks != Asks::Named && is_due {

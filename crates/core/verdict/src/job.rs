@@ -145,7 +145,7 @@ impl Job {
                 let steps = first_step..first_step.saturating_add(steps);
                 self.order_profile(&ranks, &steps);
             }
-            Input::Profiled { rank, window } => self.escalation.told(rank, *window),
+            Input::Profiled { rank, window } => self.escalation.take_window(rank, *window),
             Input::Usage {
                 rank,
                 first_step,
@@ -199,7 +199,7 @@ impl Job {
     fn restart(&mut self) {
         self.end_profile(&[]);
         self.finish();
-        let found = self.told(JobContext {
+        let found = self.fused(JobContext {
             ended: true,
             ..self.context()
         });

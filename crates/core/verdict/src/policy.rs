@@ -148,7 +148,7 @@ mod tests {
             .find(|part| part.starts_with("| found"))
             .unwrap();
         let rows = table.lines().skip(2);
-        let told = Suspicion::ALL.map(|finding| row(&finding.rule()));
-        assert_eq!(rows.collect::<Vec<_>>(), told);
+        let reported = Suspicion::ALL.map(|finding| row(&finding.rule()));
+        assert_eq!(rows.collect::<Vec<_>>(), reported);
     }
 }

@@ -253,12 +253,12 @@ mod tests {
         let mut job = job();
         job.analyse(window(0, 4, vec![0.0; 60]), Some(SPAN));
         job.analyse(window(4, 4, late.concat()), Some(SPAN));
-        let told = job.verdict().incidents;
-        let struck: Vec<f64> = told
+        let reported = job.verdict().incidents;
+        let struck: Vec<f64> = reported
             .iter()
             .map(|it| it.evidence[0].values["struck_steps"])
             .collect();
-        assert_eq!(struck, [4.0], "{told:?}");
+        assert_eq!(struck, [4.0], "{reported:?}");
     }
 
     #[test]

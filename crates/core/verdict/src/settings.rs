@@ -82,12 +82,12 @@ impl LayoutSettings {
         let sizes = Axis::ALL
             .into_iter()
             .zip([self.tp, self.cp, self.ep, self.dp, self.pp]);
-        let told = sizes
+        let given = sizes
             .filter_map(|(axis, size)| Some((axis, size?)))
             .collect();
         let names = self.order.iter().flat_map(|order| order.split('-'));
         Ok(Sizes {
-            told,
+            given,
             order: names.map(str::parse).collect::<Result<_, _>>()?,
         })
     }

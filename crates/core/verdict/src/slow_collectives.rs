@@ -36,7 +36,7 @@ struct Span {
     cost_s: VecDeque<(RankNs, f64)>,
     /// Whether it has cost enough lately to be told, and whether it was.
     is_much: bool,
-    told: bool,
+    reported: bool,
 }
 
 impl Span {
@@ -63,7 +63,12 @@ impl Span {
         let lately_s = cost_s - before_s;
         self.is_much = lately_s >= share_min * OVER_AFTER_S;
         lately_s < share_min * at.seconds_since(since).max(WEATHER_S)
-            && age_s >= if self.told { OVER_AFTER_S } else { WEATHER_S }
+            && age_s
+                >= if self.reported {
+                    OVER_AFTER_S
+                } else {
+                    WEATHER_S
+                }
     }
 }
 
@@ -89,7 +94,7 @@ impl SlowCollectives {
                 first_at: None,
                 cost_s: VecDeque::new(),
                 is_much: false,
-                told: false,
+                reported: false,
             }
         });
         span.last_step = step;
@@ -105,7 +110,7 @@ impl SlowCollectives {
         let span = self.now.as_mut()?;
         if span.is_over(at, communication, self.share_min) {
             let steps = (span.first_step, span.last_step);
-            let found = communication.straggler().filter(|_| span.told);
+            let found = communication.straggler().filter(|_| span.reported);
             self.over
                 .extend(found.map(|found| (span.number, found, steps)));
             self.over
@@ -115,11 +120,11 @@ impl SlowCollectives {
             communication.forgive();
             return None;
         }
-        if span.told || !span.is_much {
+        if span.reported || !span.is_much {
             return None;
         }
         let found = communication.straggler()?;
-        span.told = true;
+        span.reported = true;
         let steps = (span.first_step, span.last_step);
         Some(straggler(
             &found,
@@ -147,10 +152,14 @@ impl SlowCollectives {
         context: JobContext<'_>,
         stages_seen: bool,
     ) -> Vec<Finding> {
-        let now = self.now.as_ref().filter(|span| span.told).and_then(|span| {
-            let steps = (span.first_step, span.last_step);
-            Some((span.number, communication.straggler()?, steps, true))
-        });
+        let now = self
+            .now
+            .as_ref()
+            .filter(|span| span.reported)
+            .and_then(|span| {
+                let steps = (span.first_step, span.last_step);
+                Some((span.number, communication.straggler()?, steps, true))
+            });
         let over = self
             .over
             .iter()
@@ -200,7 +209,7 @@ mod tests {
 
     /// Looks every second at operations of which one in five takes `lost_s` longer, from step 5 to
     /// 40, and from then on `then_lost_s`.
-    fn told(lost_s: f64, then_lost_s: f64) -> Vec<(String, u64, u64)> {
+    fn spans(lost_s: f64, then_lost_s: f64) -> Vec<(String, u64, u64)> {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
         let context = JobContext::new(&names, &hosts, &seen);
@@ -250,12 +259,12 @@ mod tests {
 
     #[test]
     fn what_costs_little_is_weather_and_no_onset_of_what_follows() {
-        assert_eq!(told(0.04, 0.04), []);
-        let [(_, first, last)] = &told(0.04, 2.0)[..] else {
+        assert_eq!(spans(0.04, 0.04), []);
+        let [(_, first, last)] = &spans(0.04, 2.0)[..] else {
             panic!("one")
         };
         assert_eq!((*first, *last), (40, 75));
-        let [(_, first, last)] = &told(2.0, 0.04)[..] else {
+        let [(_, first, last)] = &spans(2.0, 0.04)[..] else {
             panic!("one")
         };
         // It takes as long as operations are compared until it is over.
@@ -307,8 +316,8 @@ mod tests {
             }
             slow_collectives.look(over, &mut communication, context);
         }
-        let told = slow_collectives.findings(&communication, context, false);
-        let spans: Vec<_> = told
+        let found = slow_collectives.findings(&communication, context, false);
+        let spans: Vec<_> = found
             .iter()
             .map(|it| (&*it.id, &it.subject.ranks[..]))
             .collect();

@@ -45,8 +45,8 @@ impl Usages {
         let is_known = self.devices.contains_key(&place);
         let has_room = is_known || self.devices.len() < MAX_DEVICES;
         if usage.is_sound() && has_room && (1..=MAX_USERS).contains(&place.0.len()) {
-            let told = self.devices.entry(place).or_default();
-            keep(told, steps, usage, KEPT_OF_DEVICE);
+            let history = self.devices.entry(place).or_default();
+            keep(history, steps, usage, KEPT_OF_DEVICE);
         }
     }
 
@@ -83,31 +83,32 @@ impl Usages {
             alike.into_iter().step_by(every)
         });
         let devices = own.into_iter().chain(some.into_iter().flatten());
-        let summed = devices.filter_map(|((users, _), told)| {
-            let mut told = of_steps(told, steps);
-            let mut sum = told.next()?.clone();
-            told.for_each(|usage| sum.add(usage));
+        let summed = devices.filter_map(|((users, _), history)| {
+            let mut history = of_steps(history, steps);
+            let mut sum = history.next()?.clone();
+            history.for_each(|usage| sum.add(usage));
             Some((users.clone(), sum))
         });
         summed.collect()
     }
 }
 
-fn keep<T>(told: &mut UsageHistory<T>, steps: RangeInclusive<u64>, usage: T, most: usize) {
-    told.push_back((steps, usage));
-    if told.len() > most {
-        told.pop_front();
+fn keep<T>(history: &mut UsageHistory<T>, steps: RangeInclusive<u64>, usage: T, most: usize) {
+    history.push_back((steps, usage));
+    if history.len() > most {
+        history.pop_front();
     }
 }
 
 fn of_steps<'a, T>(
-    told: &'a UsageHistory<T>,
+    history: &'a UsageHistory<T>,
     steps: &RangeInclusive<u64>,
 ) -> impl Iterator<Item = &'a T> {
     let (first, last) = (*steps.start(), *steps.end());
-    let told = told.iter();
-    let told = told.filter(move |(told, _)| *told.start() <= last && first <= *told.end());
-    told.map(|(_, usage)| usage)
+    let history = history.iter();
+    let history =
+        history.filter(move |(history, _)| *history.start() <= last && first <= *history.end());
+    history.map(|(_, usage)| usage)
 }
 
 #[cfg(test)]

@@ -474,8 +474,8 @@ impl AheadJob {
                 },
             ));
         }
-        for (rank, told) in (0..).zip(ranks) {
-            for seen in &told.marks {
+        for (rank, timeline) in (0..).zip(ranks) {
+            for seen in &timeline.marks {
                 if matches!(seen.kind, MarkKind::ReadBackBegin | MarkKind::ReadBackEnd) {
                     continue;
                 }
@@ -489,7 +489,7 @@ impl AheadJob {
                 inputs.push((mark.at.0, Input::Mark { rank, mark }));
             }
             if self.device_marks {
-                let times = device_times(told).into_iter();
+                let times = device_times(timeline).into_iter();
                 inputs.extend(times.map(|mark| (mark.at.0, Input::Mark { rank, mark })));
             }
         }

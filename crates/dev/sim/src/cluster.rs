@@ -496,8 +496,8 @@ impl ClusterRun {
         {
             let mut operation = entered.operation.clone();
             if entered.is_unseen() {
-                let told = entered.begun + SETTLES_S;
-                if before < told && told <= at {
+                let settled = entered.begun + SETTLES_S;
+                if before < settled && settled <= at {
                     ended.push(operation);
                 }
                 continue;

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_co_critical() {
+    fn what_cannot_be_distinguished_is_co_critical() {
         for window in [tied_stages(50, 0.01, 1), alternating_leader(60)] {
             let found = analyse(&window, &vouched(), &Baseline::CohortMedian);
             assert!(

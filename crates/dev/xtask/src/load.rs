@@ -163,7 +163,7 @@ struct LoadCounters {
 
 impl SyntheticHost {
     /// Everything its ranks have done until now, as lines.
-    fn lines(&mut self, now_ns: u64, told: &LoadCounters) -> Vec<u8> {
+    fn lines(&mut self, now_ns: u64, counters: &LoadCounters) -> Vec<u8> {
         let mut lines = Vec::new();
         if self.number == 0 {
             let first_local = self.ranks[0].0;
@@ -202,18 +202,27 @@ impl SyntheticHost {
                 marks += 1;
             }
         }
-        told.marks.fetch_add(marks, Ordering::Relaxed);
+        counters.marks.fetch_add(marks, Ordering::Relaxed);
         lines
     }
 
     /// Tells what there is, again if it was not taken; whether it was.
-    fn tell(&mut self, url: &str, now_ns: u64, last: bool, told: &LoadCounters) -> Result<bool> {
+    fn tell(
+        &mut self,
+        url: &str,
+        now_ns: u64,
+        last: bool,
+        counters: &LoadCounters,
+    ) -> Result<bool> {
         if self.batch.is_none() {
-            let lines = self.lines(now_ns, told);
+            let lines = self.lines(now_ns, counters);
             let head = BatchHead::new("boot", RankNs(now_ns), last);
             let batch = pack_batch(&head, &lines)?;
-            told.bytes.fetch_add(lines.len() as u64, Ordering::Relaxed);
-            told.packed_bytes
+            counters
+                .bytes
+                .fetch_add(lines.len() as u64, Ordering::Relaxed);
+            counters
+                .packed_bytes
                 .fetch_add(batch.len() as u64, Ordering::Relaxed);
             self.batch = Some(batch);
         }
@@ -239,7 +248,7 @@ impl SyntheticHost {
                 Ok(true)
             }
             503 => {
-                told.refused.fetch_add(1, Ordering::Relaxed);
+                counters.refused.fetch_add(1, Ordering::Relaxed);
                 Ok(false)
             }
             other => anyhow::bail!("{}: {other} {said}", self.name),
@@ -292,7 +301,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let mut hosts = hosts(args, &jobs, course);
     let count = hosts.len();
     println!("{count} hosts, {} ranks, {} jobs", args.ranks, args.jobs);
-    let told = LoadCounters::default();
+    let counters = LoadCounters::default();
     let ended = AtomicBool::new(false);
     let clock = Clock {
         begun: Instant::now(),
@@ -310,17 +319,17 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         let watched = scope.spawn(|| {
             let mut usage = Usage::default();
             while !ended.load(Ordering::Relaxed) {
-                usage.look(server.id(), clock, args.fast.then_some(&told))?;
+                usage.look(server.id(), clock, args.fast.then_some(&counters))?;
                 thread::sleep(Duration::from_secs(1));
             }
             Ok::<_, anyhow::Error>(usage)
         });
-        let (url, told) = (&server.url, &told);
+        let (url, counters) = (&server.url, &counters);
         let answers_s = if args.fast {
-            tell_fast(&mut hosts, args.seconds, url, told)
+            tell_fast(&mut hosts, args.seconds, url, counters)
         } else {
             in_threads(&mut hosts, |hosts| {
-                tell(hosts, args.seconds, url, clock, told)
+                tell(hosts, args.seconds, url, clock, counters)
             })
         };
         ended.store(true, Ordering::Relaxed);
@@ -332,13 +341,14 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         Ok((answers_s?, seen?))
     })?;
     let seconds = clock.begun.elapsed().as_secs_f64();
-    let [marks_per_s, bytes_per_s, packed_per_s] = [&told.marks, &told.bytes, &told.packed_bytes]
-        .map(|counter| counter.load(Ordering::Relaxed) as f64 / seconds);
+    let [marks_per_s, bytes_per_s, packed_per_s] =
+        [&counters.marks, &counters.bytes, &counters.packed_bytes]
+            .map(|counter| counter.load(Ordering::Relaxed) as f64 / seconds);
     println!(
-        "{marks_per_s:.0} marks/s, {:.1} MB/s ({:.1} packed), {} times told to wait, {seconds:.0} s",
+        "{marks_per_s:.0} marks/s, {:.1} MB/s ({:.1} packed), {} times asked to wait, {seconds:.0} s",
         bytes_per_s / 1e6,
         packed_per_s / 1e6,
-        told.refused.load(Ordering::Relaxed),
+        counters.refused.load(Ordering::Relaxed),
     );
     println!("answers: {}", quantiles(answers_s));
     let windows_s = seen
@@ -434,7 +444,7 @@ fn tell(
     seconds: u64,
     url: &str,
     clock: Clock,
-    told: &LoadCounters,
+    counters: &LoadCounters,
 ) -> Result<Vec<f64>> {
     let mut answers_s = Vec::new();
     let every_ns = TELL_EVERY.as_nanos() as u64;
@@ -445,13 +455,13 @@ fn tell(
         for (nth, host) in (0..).zip(&mut *hosts) {
             clock.wait_until(due_ns + every_ns * nth / count);
             let begun = Instant::now();
-            host.tell(url, clock.now_ns(), false, told)?;
+            host.tell(url, clock.now_ns(), false, counters)?;
             answers_s.push(begun.elapsed().as_secs_f64());
         }
         due_ns = clock.now_ns().max(due_ns + every_ns);
     }
     for host in hosts {
-        host.tell(url, clock.now_ns(), true, told)?;
+        host.tell(url, clock.now_ns(), true, counters)?;
     }
     Ok(answers_s)
 }
@@ -462,7 +472,7 @@ fn tell_fast(
     hosts: &mut [SyntheticHost],
     seconds: u64,
     url: &str,
-    told: &LoadCounters,
+    counters: &LoadCounters,
 ) -> Result<Vec<f64>> {
     let mut answers_s = Vec::new();
     let every_ns = TELL_EVERY_SIMULATED.as_nanos() as u64;
@@ -472,7 +482,7 @@ fn tell_fast(
             let mut answers_s = Vec::new();
             for host in hosts {
                 let begun = Instant::now();
-                while !host.tell(url, now_ns, false, told)? {
+                while !host.tell(url, now_ns, false, counters)? {
                     thread::sleep(Duration::from_millis(5));
                 }
                 answers_s.push(begun.elapsed().as_secs_f64());
@@ -545,7 +555,7 @@ struct Usage {
 }
 
 impl Usage {
-    fn look(&mut self, id: u32, clock: Clock, told: Option<&LoadCounters>) -> Result<()> {
+    fn look(&mut self, id: u32, clock: Clock, counters: Option<&LoadCounters>) -> Result<()> {
         let process = Path::new("/proc").join(id.to_string());
         let stat = fs::read_to_string(process.join("stat"))?;
         // The name before it may hold spaces and brackets of its own.
@@ -563,11 +573,11 @@ impl Usage {
         self.mb = megabytes(&status, "VmRSS:").context("memory")?;
         self.peak_mb = megabytes(&status, "VmHWM:").context("memory")?;
         let at = clock.begun.elapsed().as_secs();
-        if let Some(told) = told
+        if let Some(counters) = counters
             && at >= self.said + 10
         {
             self.said = at;
-            let marks = told.marks.load(Ordering::Relaxed);
+            let marks = counters.marks.load(Ordering::Relaxed);
             println!("after {at} s: {marks} marks, {:.0} MB", self.mb);
         }
         Ok(())

@@ -50,7 +50,7 @@ struct Listeners {
 pub struct Agent {
     reader: JobReader,
     job: Job,
-    told: Listeners,
+    listeners: Listeners,
     flight: FlightFeed,
     live: LiveFeed,
     rdma: RdmaFeed,
@@ -77,7 +77,7 @@ impl Agent {
         Self {
             reader: JobReader::new(directory),
             job,
-            told: Listeners::default(),
+            listeners: Listeners::default(),
             flight: FlightFeed::default(),
             live: LiveFeed::new(settings.arrival.clone()),
             rdma: RdmaFeed::default(),
@@ -97,12 +97,12 @@ impl Agent {
 
     /// Records what the analysis is told.
     pub fn record(&mut self, journal: JournalWriter) {
-        self.told.journal = Some(journal);
+        self.listeners.journal = Some(journal);
     }
 
     /// Tells a collector what the analysis is told.
     pub fn tell_collector(&mut self, uplink: Uplink) {
-        self.told.uplink = Some(uplink);
+        self.listeners.uplink = Some(uplink);
     }
 
     /// Says that the job was told to end.
@@ -122,13 +122,13 @@ impl Agent {
                 reader,
                 live,
                 rdma,
-                told,
+                listeners,
                 job,
                 ..
             } = self;
-            live.look(reader, &mut |input| keep(told, job, input));
+            live.look(reader, &mut |input| keep(listeners, job, input));
             let directory = reader.directory();
-            rdma.look(directory, &mut |input| keep(told, job, input));
+            rdma.look(directory, &mut |input| keep(listeners, job, input));
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
                 // Whoever has ended cannot be waited for any more; its number may be another's by
@@ -138,7 +138,11 @@ impl Agent {
                 }
             }
             // What was read so far survives a kill of this process.
-            end_if_failed(&mut self.told.journal, &mut self.job, JournalWriter::flush);
+            end_if_failed(
+                &mut self.listeners.journal,
+                &mut self.job,
+                JournalWriter::flush,
+            );
         }
         // Before the rings are drained: until then all marks are at hand, and collectives may be
         // given out between them.
@@ -149,16 +153,20 @@ impl Agent {
         let Self {
             live,
             rdma,
-            told,
+            listeners,
             job,
             ..
         } = self;
-        live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
-        rdma.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
+        live.poll(now, monotonic_now(), &mut |input| {
+            keep(listeners, job, input)
+        });
+        rdma.poll(now, monotonic_now(), &mut |input| {
+            keep(listeners, job, input)
+        });
         let Self {
             reader,
             links,
-            told,
+            listeners,
             job,
             ..
         } = self;
@@ -167,30 +175,30 @@ impl Agent {
             .filter(|rank| rank.alive)
             .map(|rank| (rank.rank, rank.pid));
         links.poll(now, monotonic_now(), ranks, &mut |input| {
-            keep(told, job, input);
+            keep(listeners, job, input);
         });
         self.look_for_hang(now);
         let Self {
             reader,
             probes,
             profiles,
-            told,
+            listeners,
             job,
             ..
         } = self;
         probes.poll(now, profiles.is_busy(), reader, &mut |input| {
-            keep(told, job, input);
+            keep(listeners, job, input);
         });
         self.profile(now);
         self.mark_devices();
         let Self {
             ras,
             settings,
-            told,
+            listeners,
             job,
             ..
         } = self;
-        ras.poll(settings, &mut |input| keep(told, job, input));
+        ras.poll(settings, &mut |input| keep(listeners, job, input));
         // After all inputs of this look, so that a window that closes with one of them is in these
         // lines.
         let announcements = self.job.take_announcements();
@@ -198,7 +206,7 @@ impl Agent {
             .iter()
             .flat_map(narrate::announcement)
             .collect();
-        if let Some(uplink) = &self.told.uplink {
+        if let Some(uplink) = &self.listeners.uplink {
             uplink.advance_watermark(self.flight.watermark(monotonic_now()));
             lines.extend(uplink.take_lines());
         }
@@ -218,7 +226,7 @@ impl Agent {
     /// Has the devices of ranks marked in more steps, if that is asked for.
     fn mark_devices(&mut self) {
         // Ranks of all hosts mark the same steps: who hears of all of them says which.
-        let wanted = match &self.told.uplink {
+        let wanted = match &self.listeners.uplink {
             Some(uplink) => uplink.wanted_device_steps(),
             None => self.job.wanted_device_steps(monotonic_now(), ORDER_AHEAD_S),
         };
@@ -241,7 +249,7 @@ impl Agent {
             probes,
             reader,
             settings,
-            told,
+            listeners,
             job,
             ..
         } = self;
@@ -257,7 +265,7 @@ impl Agent {
                 probes,
                 |pid| alive.contains(&pid),
                 &mut |input| {
-                    keep(told, job, input);
+                    keep(listeners, job, input);
                 },
             );
         }
@@ -280,7 +288,7 @@ impl Agent {
         let step = ranks.iter().filter_map(|rank| rank.step).max().unwrap_or(0);
         let usual_s = job.usual_step_s();
         let mut settings = settings.profile.clone();
-        let wanted = match (asked, &told.uplink) {
+        let wanted = match (asked, &listeners.uplink) {
             (Some(ProfileRequest { mut ranks, seconds }), _) => {
                 if let Some(seconds) = seconds {
                     settings.max_s = seconds.min(MAX_WINDOW_S);
@@ -301,7 +309,7 @@ impl Agent {
                     .transpose()
                 {
                     Ok(wanted) => wanted,
-                    Err(text) => return keep(told, job, Input::Note { text }),
+                    Err(text) => return keep(listeners, job, Input::Note { text }),
                 }
             }
             (None, None) => job
@@ -310,7 +318,7 @@ impl Agent {
         };
         let Some(wanted) = wanted else { return };
         let input = profiles.order(directory, &ranks, &wanted, usual_s);
-        keep(told, job, input);
+        keep(listeners, job, input);
     }
 
     /// Says how long the job has been quiet, and looks where its ranks are if that is asked
@@ -339,7 +347,7 @@ impl Agent {
             return;
         }
         let mut wanted = self.job.wanted_stacks();
-        if let Some(uplink) = &self.told.uplink {
+        if let Some(uplink) = &self.listeners.uplink {
             wanted.extend(uplink.wanted_stacks());
         }
         if wanted.is_empty() {
@@ -420,27 +428,30 @@ impl Agent {
     }
 
     fn tell(&mut self, input: Input) {
-        keep(&mut self.told, &mut self.job, input);
+        keep(&mut self.listeners, &mut self.job, input);
     }
 
     fn read(&mut self, how: impl FnOnce(&mut JobReader, &mut dyn FnMut(Input))) {
         let Self {
             reader,
             job,
-            told,
+            listeners,
             flight,
             ..
         } = self;
         how(reader, &mut |input| {
-            flight.pass(input, &mut |input| keep(told, job, input));
+            flight.pass(input, &mut |input| keep(listeners, job, input));
         });
     }
 
     fn read_flight(&mut self, how: impl FnOnce(&mut FlightFeed, &mut dyn FnMut(Input))) {
         let Self {
-            job, told, flight, ..
+            job,
+            listeners,
+            flight,
+            ..
         } = self;
-        how(flight, &mut |input| keep(told, job, input));
+        how(flight, &mut |input| keep(listeners, job, input));
     }
 
     /// Whether no process of the job runs here any more.
@@ -450,7 +461,10 @@ impl Agent {
 
     /// Whether there is a collector that does not take what it is told.
     pub fn is_behind(&self) -> bool {
-        self.told.uplink.as_ref().is_some_and(Uplink::is_behind)
+        self.listeners
+            .uplink
+            .as_ref()
+            .is_some_and(Uplink::is_behind)
     }
 
     /// Each process that has a ring.
@@ -462,7 +476,7 @@ impl Agent {
     /// rings next tells of it.
     pub fn pause(mut self) {
         self.read_rest();
-        if let Some(uplink) = self.told.uplink {
+        if let Some(uplink) = self.listeners.uplink {
             uplink.advance_watermark(monotonic_now());
             // What is not taken is still in the rings.
             uplink.finish(Farewell::Pause, LAST_WORDS);
@@ -483,43 +497,43 @@ impl Agent {
             profiles,
             probes,
             settings,
-            told,
+            listeners,
             job,
             ..
         } = &mut self;
         let profiles = std::mem::take(profiles);
-        profiles.finish(settings, probes, &mut |input| keep(told, job, input));
-        probes.tell(&mut |input| keep(told, job, input));
+        profiles.finish(settings, probes, &mut |input| keep(listeners, job, input));
+        probes.tell(&mut |input| keep(listeners, job, input));
         let faults = self.reader.faults();
         if faults > 0 {
             let text = format!("the probes counted {faults} faults of their own");
             self.job.take(Input::Note { text });
         }
-        let mut is_told = true;
-        if let Some(uplink) = self.told.uplink {
+        let mut is_delivered = true;
+        if let Some(uplink) = self.listeners.uplink {
             uplink.advance_watermark(monotonic_now());
-            is_told = uplink.finish(Farewell::Leave, LAST_WORDS);
-            if !is_told {
-                let text = "the collector was not told all: it did not take it in time";
+            is_delivered = uplink.finish(Farewell::Leave, LAST_WORDS);
+            if !is_delivered {
+                let text = "the collector did not get everything: it did not take it in time";
                 self.job.take(Input::Note {
                     text: text.to_owned(),
                 });
             }
         }
-        if let Some(Err(error)) = self.told.journal.map(JournalWriter::finish) {
+        if let Some(Err(error)) = self.listeners.journal.map(JournalWriter::finish) {
             self.job.take(Input::Note {
                 text: format!("the recording ends early: {error}"),
             });
         }
         self.job.finish();
-        (self.job, is_told)
+        (self.job, is_delivered)
     }
 }
 
 /// Records an input and takes it.
-fn keep(told: &mut Listeners, job: &mut Job, input: Input) {
-    end_if_failed(&mut told.journal, job, |journal| journal.write(&input));
-    if let Some(uplink) = &told.uplink {
+fn keep(listeners: &mut Listeners, job: &mut Job, input: Input) {
+    end_if_failed(&mut listeners.journal, job, |journal| journal.write(&input));
+    if let Some(uplink) = &listeners.uplink {
         uplink.tell(&input);
     }
     job.take(input);

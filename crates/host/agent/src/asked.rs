@@ -9,7 +9,7 @@ use ring::RingDirectory;
 use serde::{Deserialize, Serialize};
 
 const ASKED: &str = "profile.asked";
-const TOLD: &str = "profile.told";
+const ANSWER: &str = "profile.answer";
 
 /// What somebody wants to have profiled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ impl ProfileRequest {
     /// What the operating system says.
     pub fn ask(&self, job: &RingDirectory) -> io::Result<()> {
         // An answer to somebody else's question would be taken for ours.
-        drop(fs::remove_file(job.path().join(TOLD)));
+        drop(fs::remove_file(job.path().join(ANSWER)));
         write(job.path(), ASKED, &serde_json::to_vec(self)?)
     }
 
@@ -36,7 +36,7 @@ impl ProfileRequest {
     /// # Errors
     /// What the operating system says, or that the answer is none.
     pub fn answer(job: &RingDirectory) -> io::Result<Option<Result<Verdict, String>>> {
-        take(job.path(), TOLD)
+        take(job.path(), ANSWER)
     }
 
     /// Why it cannot be done by an agent that has these ranks.
@@ -67,7 +67,7 @@ impl ProfileRequest {
 
     /// Answers, by the agent.
     pub(crate) fn tell(job: &RingDirectory, answer: &Result<Verdict, String>) -> io::Result<()> {
-        write(job.path(), TOLD, &serde_json::to_vec(answer)?)
+        write(job.path(), ANSWER, &serde_json::to_vec(answer)?)
     }
 }
 
@@ -109,11 +109,11 @@ mod tests {
         assert_eq!(ProfileRequest::answer(&job).unwrap(), None);
         fs::write(job.path().join(ASKED), "{").unwrap();
         assert_eq!(ProfileRequest::take(&job), None);
-        fs::write(job.path().join(TOLD), "{").unwrap();
+        fs::write(job.path().join(ANSWER), "{").unwrap();
         assert!(ProfileRequest::answer(&job).is_err());
         ProfileRequest::tell(&job, &Err("why".to_owned())).unwrap();
-        let told = ProfileRequest::answer(&job).unwrap().unwrap();
-        assert_eq!(told.unwrap_err(), "why");
+        let reported = ProfileRequest::answer(&job).unwrap().unwrap();
+        assert_eq!(reported.unwrap_err(), "why");
     }
 
     #[test]

@@ -31,17 +31,17 @@ pub(crate) enum ProcessEnd {
 #[derive(Debug)]
 pub(crate) struct Deaths {
     watched: BTreeSet<u32>,
-    tell: Sender<(u32, ProcessEnd)>,
-    told: Receiver<(u32, ProcessEnd)>,
+    sender: Sender<(u32, ProcessEnd)>,
+    ends: Receiver<(u32, ProcessEnd)>,
 }
 
 impl Default for Deaths {
     fn default() -> Self {
-        let (tell, told) = channel();
+        let (sender, ends) = channel();
         Self {
             watched: BTreeSet::new(),
-            tell,
-            told,
+            sender,
+            ends,
         }
     }
 }
@@ -56,19 +56,21 @@ impl Deaths {
         let Some(Ok(process)) = id.map(|id| pidfd_open(id, PidfdFlags::empty())) else {
             return;
         };
-        let tell = self.tell.clone();
+        let sender = self.sender.clone();
         // Sleeps until the process ends. The parent asks for its status within 100 ms, as
         // torchrun does, so looking from time to time would mostly be too late.
         let watch = thread::Builder::new().name("laggard-deaths".to_owned());
         drop(watch.spawn(move || {
             // Nobody listens any more once the agent is gone.
-            tell.send((pid, end_of(&process, pid))).unwrap_or_default();
+            sender
+                .send((pid, end_of(&process, pid)))
+                .unwrap_or_default();
         }));
     }
 
     /// The processes that have ended, in the order in which they did.
     pub(crate) fn take(&self) -> impl Iterator<Item = (u32, ProcessEnd)> {
-        self.told.try_iter()
+        self.ends.try_iter()
     }
 }
 
@@ -107,19 +109,19 @@ mod tests {
         let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let mut deaths = Deaths::default();
         deaths.look_at(child.id());
-        let (pid, end) = deaths.told.recv().unwrap();
+        let (pid, end) = deaths.ends.recv().unwrap();
         assert_eq!(pid, child.id());
         child.wait().unwrap();
         end
     }
 
     #[test]
-    fn a_killed_process_is_told_with_its_signal() {
+    fn a_killed_process_is_reported_with_its_signal() {
         assert_eq!(end("kill -9 $$"), ProcessEnd::Signal(9));
     }
 
     #[test]
-    fn processes_that_end_or_are_told_to_end_calmly() {
+    fn processes_that_end_or_are_asked_to_end_calmly() {
         assert_eq!(end("exit 0"), ProcessEnd::Calm);
         assert_eq!(end("exit 3"), ProcessEnd::Failed(3));
         assert_eq!(end("kill -15 $$"), ProcessEnd::Calm);

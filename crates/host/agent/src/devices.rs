@@ -353,9 +353,9 @@ mod tests {
             at_ns += SECOND;
             devices.look(at_ns, true, &ranks);
         }
-        let mut told = Vec::new();
-        devices.tell(&mut |input| told.push(input));
-        let of = |at: usize| match &told[at] {
+        let mut reported = Vec::new();
+        devices.tell(&mut |input| reported.push(input));
+        let of = |at: usize| match &reported[at] {
             Input::Device {
                 ranks,
                 first_step: 7,
@@ -374,9 +374,9 @@ mod tests {
             rank.step = Some(2);
         }
         devices.look(at_ns + SECOND, false, &ranks);
-        devices.tell(&mut |input| told.push(input));
+        devices.tell(&mut |input| reported.push(input));
         assert!(matches!(
-            told.last(),
+            reported.last(),
             Some(Input::Device {
                 first_step: 2,
                 last_step: 2,

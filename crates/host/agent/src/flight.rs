@@ -505,10 +505,10 @@ mod tests {
     fn held_marks_and_collectives_come_out_in_time_order() {
         let mut held = held(&[10, 30, 50], &[20, 30, 35, 60]);
         held.marks[0].step = 4;
-        let mut told = Vec::new();
+        let mut taken = Vec::new();
         let mut take = |input| {
             if let Input::Mark { mark, .. } = input {
-                told.push((mark.at.0, mark.step));
+                taken.push((mark.at.0, mark.step));
             }
         };
         held.release(0, RankNs(40), &mut take);
@@ -523,7 +523,7 @@ mod tests {
             (50, 0),
             (60, 0),
         ];
-        assert_eq!(told, steps);
+        assert_eq!(taken, steps);
     }
 
     #[test]
@@ -554,22 +554,22 @@ mod tests {
         };
         assert!(!ask(&mut feed, 1), "that is no pause yet");
         assert!(ask(&mut feed, 3) && !ask(&mut feed, 4), "once");
-        let mut told = 0;
+        let mut taken = 0;
         let refused = Err(io::Error::from(io::ErrorKind::TimedOut));
         sender.send(answer(3 * second, refused)).unwrap();
-        feed.poll(RankNs(3 * second), &mut |_| told += 1);
+        feed.poll(RankNs(3 * second), &mut |_| taken += 1);
         assert_eq!(feed.known_until(RankNs(4 * second)), RankNs(0));
         sender
             .send(answer(5 * second, Ok(vec![record(1)])))
             .unwrap();
-        feed.poll(RankNs(4 * second), &mut |_| told += 1);
+        feed.poll(RankNs(4 * second), &mut |_| taken += 1);
         assert_eq!(
             feed.known_until(RankNs(6 * second)),
             RankNs(4 * second),
             "as far as read"
         );
         assert_eq!(
-            told, 4,
+            taken, 4,
             "two marks, a collective, and a note on who does not answer"
         );
         feed.pass(
@@ -598,14 +598,14 @@ mod tests {
         let mut feed = FlightFeed::default();
         let before = RankNs(monotonic_now().0 - 1);
         feed.look_at(0, &ring);
-        let mut told = 0;
+        let mut taken = 0;
         let input = Input::Mark {
             rank: 0,
             mark: mark(before.0, MarkKind::DataBegin),
         };
-        feed.pass(input, &mut |_| told += 1);
-        feed.poll(monotonic_now(), &mut |_| told += 1);
-        assert_eq!(told, 0);
+        feed.pass(input, &mut |_| taken += 1);
+        feed.poll(monotonic_now(), &mut |_| taken += 1);
+        assert_eq!(taken, 0);
     }
 
     #[test]

@@ -129,9 +129,9 @@ impl HostJobs {
         if !directory.has_writer() {
             // The job has ended. If somebody has watched it and its rings are still there, that
             // watcher died before it reported the end.
-            let is_untold =
+            let is_unreported =
                 directory.was_claimed() && directory.rings().is_ok_and(|rings| !rings.is_empty());
-            if !is_untold {
+            if !is_unreported {
                 return Ok(None);
             }
         }
@@ -219,8 +219,8 @@ fn watch(
             closed || now.duration_since(since) >= BACK_WITHIN
         });
         if is_over && !agent.is_behind() {
-            let (job, is_told) = agent.finish();
-            if is_told && !directory.has_writer() {
+            let (job, is_delivered) = agent.finish();
+            if is_delivered && !directory.has_writer() {
                 // What resists is removed when it is stale.
                 drop(directory.remove());
             }

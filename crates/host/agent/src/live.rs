@@ -49,7 +49,7 @@ struct LiveTable {
     /// Of each kind the last that ended since it was told of.
     ended: BTreeMap<(u64, CollectiveOp, Option<u32>), Operation>,
     /// What was told last, and when.
-    told: Option<(Instant, Vec<Operation>)>,
+    reported: Option<(Instant, Vec<Operation>)>,
     /// When the last seen to end did.
     ended_at: RankNs,
     trigger: OperationTrigger,
@@ -126,7 +126,7 @@ impl LiveFeed {
             communicators: 0,
             in_progress: Vec::new(),
             ended: BTreeMap::new(),
-            told: None,
+            reported: None,
             ended_at: RankNs(0),
             trigger: OperationTrigger::new(self.settings.clone()),
             links: BTreeMap::new(),
@@ -303,10 +303,10 @@ impl LiveTable {
     }
 
     fn tell(&mut self, asked: Instant, now: RankNs, close: bool, take: &mut dyn FnMut(Input)) {
-        let is_told = self.told.as_ref().is_some_and(|(at, told)| {
-            *told == self.in_progress && asked.duration_since(*at) < REPEAT_EVERY
+        let is_reported = self.reported.as_ref().is_some_and(|(at, reported)| {
+            *reported == self.in_progress && asked.duration_since(*at) < REPEAT_EVERY
         });
-        if is_told && !close && self.ended.is_empty() {
+        if is_reported && !close && self.ended.is_empty() {
             return;
         }
         take(Input::InFlightSnapshot {
@@ -318,7 +318,7 @@ impl LiveTable {
                 .filter(|at| self.is_suspect(&self.in_progress[*at], now))
                 .collect(),
         });
-        self.told = Some((asked, self.in_progress.clone()));
+        self.reported = Some((asked, self.in_progress.clone()));
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
     const TRANSFERS: u32 = 100;
 
     #[test]
-    fn a_connection_that_carries_less_than_it_used_to_is_told() {
+    fn a_connection_that_carries_less_than_it_used_to_is_reported() {
         let root = tempfile::tempdir().unwrap();
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         let pid = std::process::id();
@@ -351,7 +351,7 @@ mod tests {
         feed.look(&JobReader::new(directory), &mut |_| {
             unreachable!("it can be read")
         });
-        let (began, mut at_ms, mut told) = (Instant::now(), 1000, Vec::new());
+        let (began, mut at_ms, mut inputs) = (Instant::now(), 1000, Vec::new());
         for operation in 0..60 {
             let at = || RankNs(at_ms * MS);
             let op = CollectiveOp::ALLREDUCE;
@@ -384,10 +384,10 @@ mod tests {
             at_ms += in_flight_ms + waits_ms;
             let asked = began + Duration::from_millis(at_ms);
             feed.poll(asked, RankNs(at_ms * MS), &mut |input| {
-                told.push((operation, input));
+                inputs.push((operation, input));
             });
         }
-        told.retain(|(_, input)| matches!(input, Input::Network { .. }));
+        inputs.retain(|(_, input)| matches!(input, Input::Network { .. }));
         let fault = NetworkFault::SlowerFlow {
             communicator: 77,
             channel: 1,
@@ -395,6 +395,6 @@ mod tests {
             bytes_per_s: 733_269_930,
             usual_bytes_per_s: 1_048_576_000,
         };
-        assert_eq!(told, [(41, Input::Network { rank: 3, fault })]);
+        assert_eq!(inputs, [(41, Input::Network { rank: 3, fault })]);
     }
 }

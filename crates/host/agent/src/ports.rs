@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_goes_down_or_counts_errors_is_told() {
+    fn a_port_that_goes_down_or_counts_errors_is_reported() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -168,11 +168,11 @@ mod tests {
                 errors: errors.collect(),
             }
         };
-        let told = [
+        let reported = [
             fault("mlx5_0", 2, "DOWN", &[]),
             fault("mlx5_1", 1, "ACTIVE", &[("out_of_sequence", 5)]),
         ];
-        assert_eq!(ports.faults(), told);
+        assert_eq!(ports.faults(), reported);
         assert!(Ports::under(&root.path().join("none")).faults().is_empty());
     }
 }

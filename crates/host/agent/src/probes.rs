@@ -33,7 +33,7 @@ pub(crate) struct Probes {
     processes: BTreeMap<u32, ProbedProcess>,
     devices: Option<HostDevices>,
     looked: Option<Instant>,
-    told: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
 /// One rank's process.
@@ -126,8 +126,8 @@ impl Probes {
                 .get_or_insert_default()
                 .look(wall_ns(), closely, &ranks);
         }
-        if now.duration_since(*self.told.get_or_insert(now)) >= TELL_EVERY {
-            self.told = Some(now);
+        if now.duration_since(*self.reported_at.get_or_insert(now)) >= TELL_EVERY {
+            self.reported_at = Some(now);
             self.tell(take);
         }
     }
@@ -309,9 +309,9 @@ mod tests {
             assert_eq!(process.look(at_s * SECOND), Some(()));
             process.step += 1;
         }
-        let mut told = Vec::new();
-        process.tell(&mut |input| told.push(input));
-        process.tell(&mut |input| told.push(input));
+        let mut reported = Vec::new();
+        process.tell(&mut |input| reported.push(input));
+        process.tell(&mut |input| reported.push(input));
         let [
             Input::Usage {
                 rank: 3,
@@ -319,9 +319,9 @@ mod tests {
                 last_step: 43,
                 usage,
             },
-        ] = told[..]
+        ] = reported[..]
         else {
-            panic!("{told:?}")
+            panic!("{reported:?}")
         };
         assert!(
             usage.is_sound() && (usage.lasted_s - 2.0).abs() < 1e-9,

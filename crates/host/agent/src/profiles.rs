@@ -293,7 +293,7 @@ impl OrderedWindow {
 
 /// Reads the traces of a window of `ranks` in a thread, one by one, and removes them.
 fn read(ranks: Vec<u32>, written: Vec<WrittenTrace>, settings: &Settings) -> Receiver<Input> {
-    let (tell, told) = channel();
+    let (sender, inputs) = channel();
     let settings = settings.pattern.clone();
     // Not here: a trace takes up to seconds to read, and rings must be drained meanwhile.
     thread::spawn(move || {
@@ -301,14 +301,14 @@ fn read(ranks: Vec<u32>, written: Vec<WrittenTrace>, settings: &Settings) -> Rec
             let path = written.path.clone();
             let input = written.load(&settings);
             remove(&path);
-            if tell.send(input).is_err() {
+            if sender.send(input).is_err() {
                 return;
             }
         }
         // Nobody listens any more if it fails.
-        drop(tell.send(Input::ProfileEnded { ranks }));
+        drop(sender.send(Input::ProfileEnded { ranks }));
     });
-    told
+    inputs
 }
 
 impl WrittenTrace {

@@ -60,9 +60,9 @@ enum RasAnswer {
 impl Own {
     /// Whether a reply is about this job: it has one of its communicators, or of most processes
     /// of one host it is known that they are the job's.
-    fn is_in(&self, told: &RasJob) -> bool {
-        !self.hashes.is_disjoint(&told.hashes)
-            || told.processes.values().any(|pids| {
+    fn is_in(&self, job: &RasJob) -> bool {
+        !self.hashes.is_disjoint(&job.hashes)
+            || job.processes.values().any(|pids| {
                 // Of most: other hosts may have processes with some of the same numbers.
                 let own = pids
                     .iter()
@@ -103,7 +103,7 @@ impl Ras {
         };
         self.answer = None;
         let texts = match answer {
-            Ok(RasAnswer::Own(reply)) => told(&reply, settings),
+            Ok(RasAnswer::Own(reply)) => texts_of(&reply, settings),
             Ok(RasAnswer::Foreign(address)) => vec![format!(
                 "who answers at {address} knows nothing of this job; give each job of a host \
                  an {ADDRESS_VARIABLE} of its own"
@@ -149,7 +149,7 @@ fn ask_own(address: &str, own: &Own) -> io::Result<RasAnswer> {
 }
 
 /// What a reply says, in the words of a verdict.
-fn told(reply: &[u8], settings: &Settings) -> Vec<String> {
+fn texts_of(reply: &[u8], settings: &Settings) -> Vec<String> {
     let recording = match load_bytes("the reply", reply, Limits::default()) {
         Ok(recording) => recording,
         Err(error) => return vec![error.to_string()],
@@ -280,25 +280,25 @@ mod tests {
         let (address, served) = server(format, sample(name));
         let reply = query(&address, PATIENCE).unwrap();
         served.join().unwrap();
-        told(&reply, &Settings::default())
+        texts_of(&reply, &Settings::default())
     }
 
     #[test]
     fn a_reply_in_json_names_the_rank_the_others_wait_for() {
-        let told = asked("OK\n", "missing.json");
+        let reported = asked("OK\n", "missing.json");
         assert!(
-            told[0].contains("rank 2 never entered ALLREDUCE #641"),
-            "{told:?}"
+            reported[0].contains("rank 2 never entered ALLREDUCE #641"),
+            "{reported:?}"
         );
     }
 
     #[test]
     fn where_json_is_refused_the_report_in_words_is_read() {
-        let told = asked("ERROR: Unknown command SET FORMAT json\n", "dead.txt");
-        assert!(told[0].contains("rank 5 is missing"), "{told:?}");
+        let reported = asked("ERROR: Unknown command SET FORMAT json\n", "dead.txt");
+        assert!(reported[0].contains("rank 5 is missing"), "{reported:?}");
         assert!(
-            told.iter().any(|text| text.contains("considered dead")),
-            "{told:?}"
+            reported.iter().any(|text| text.contains("considered dead")),
+            "{reported:?}"
         );
     }
 
@@ -382,23 +382,23 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_said_of_this_job_is_told() {
+    fn only_what_is_said_of_this_job_is_reported() {
         let hang = "NCCL's RAS: hang: rank 1 is missing";
         let by_process = Own {
             pids: [4101, 4102].into(),
             ..Own::default()
         };
-        let told = notes_of(&by_process, &["silent.json"]);
-        assert!(told[0].starts_with(hang), "{told:?}");
+        let reported = notes_of(&by_process, &["silent.json"]);
+        assert!(reported[0].starts_with(hang), "{reported:?}");
         let hashes = [0xfa93_daea_854b_060b].into();
         let by_communicator = Own {
             hashes,
             ..Own::default()
         };
-        let told = notes_of(&by_communicator, &["silent.json"]);
-        assert!(told[0].starts_with(hang), "{told:?}");
+        let reported = notes_of(&by_communicator, &["silent.json"]);
+        assert!(reported[0].starts_with(hang), "{reported:?}");
         // Another job's, and one process of another host that happens to have the same number.
-        let told = notes_of(
+        let reported = notes_of(
             &Own {
                 pids: [77, 5101].into(),
                 ..Own::default()
@@ -406,7 +406,7 @@ mod tests {
             &["silent.json"; 4],
         );
         assert_eq!(
-            told,
+            reported,
             [
                 "NCCL's RAS: who answers at ADDRESS knows nothing of this job; \
                            give each job of a host an NCCL_RAS_ADDR of its own"

@@ -13,7 +13,7 @@ use ring::{QueuePair, RequestReader, RingDirectory, process_started};
 /// late.
 const READ_EVERY: Duration = Duration::from_millis(100);
 /// Queue pairs of one rank that are told of at once.
-const MAX_TOLD: usize = 4;
+const MAX_REPORTED: usize = 4;
 
 /// The tables of work requests of one job on this host.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) struct RdmaFeed {
 struct RdmaTable {
     reader: RequestReader,
     pairs: Vec<WatchedPair>,
-    slower_told: usize,
+    slower_reported: usize,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl RdmaFeed {
                     let table = RdmaTable {
                         reader,
                         pairs: Vec::new(),
-                        slower_told: 0,
+                        slower_reported: 0,
                     };
                     self.tables.insert(path, table);
                 }
@@ -123,7 +123,7 @@ impl RdmaFeed {
                     })
                 },
             )
-            .take(MAX_TOLD)
+            .take(MAX_REPORTED)
             .collect()
     }
 }
@@ -152,10 +152,10 @@ impl RdmaTable {
             }) = lost
                 && !watched.slower
                 // A network that fails slows all pairs, and a few say so.
-                && self.slower_told < MAX_TOLD
+                && self.slower_reported < MAX_REPORTED
             {
                 watched.slower = true;
-                self.slower_told += 1;
+                self.slower_reported += 1;
                 let fault = NetworkFault::Slower {
                     pair: named(&watched.pair),
                     bytes_per_s: bytes_per_s as u64,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_slower_and_what_stalls_is_told() {
+    fn what_gets_slower_and_what_stalls_is_reported() {
         let root = tempfile::tempdir().unwrap();
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         let pid = std::process::id();
@@ -231,10 +231,10 @@ mod tests {
         let mut feed = RdmaFeed::default();
         feed.look(&directory, &mut |_| unreachable!("it can be read"));
         let (began, mut at_ms, mut sent) = (Instant::now(), 0, 0);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut poll = |feed: &mut RdmaFeed, at_ms: u64| {
             let asked = began + Duration::from_millis(at_ms);
-            feed.poll(asked, RankNs(at_ms * MS), &mut |input| told.push(input));
+            feed.poll(asked, RankNs(at_ms * MS), &mut |input| reported.push(input));
         };
         // A hundred requests of 1 MB in 100 ms, and later in 200.
         for round in 0..40 {
@@ -264,7 +264,7 @@ mod tests {
             usual_bytes_per_s: 1_048_576_000,
         };
         assert_eq!(
-            told,
+            reported,
             [Input::Network {
                 rank: 3,
                 fault: slower

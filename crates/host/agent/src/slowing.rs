@@ -19,7 +19,7 @@ pub(crate) struct WatchedLink {
     /// What was busy when it was read last.
     busy_ns: u64,
     slow_readings: u32,
-    told: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
 impl WatchedLink {
@@ -41,11 +41,11 @@ impl WatchedLink {
             .lost()
             .filter(|lost| lost.bytes_per_s < slow_ratio * lost.usual_bytes_per_s);
         self.slow_readings = lost.map_or(0, |_| self.slow_readings + 1);
-        let is_told = self
-            .told
-            .is_some_and(|told| asked.duration_since(told) < TELL_EVERY);
-        let lost = lost.filter(|_| self.slow_readings >= SLOW_READINGS && !is_told)?;
-        self.told = Some(asked);
+        let is_reported = self
+            .reported_at
+            .is_some_and(|reported_at| asked.duration_since(reported_at) < TELL_EVERY);
+        let lost = lost.filter(|_| self.slow_readings >= SLOW_READINGS && !is_reported)?;
+        self.reported_at = Some(asked);
         Some(lost)
     }
 }

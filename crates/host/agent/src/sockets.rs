@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use model::NetworkFault;
 
 /// Sockets of one process that are told, the fullest.
-const MAX_TOLD: usize = 4;
+const MAX_REPORTED: usize = 4;
 /// The state of a connection that stands.
 const ESTABLISHED: &str = "01";
 /// What its timer waits for: an acknowledgement, or that the peer takes more.
@@ -29,7 +29,7 @@ pub(crate) fn stuck_sockets(pid: u32) -> Vec<NetworkFault> {
     stuck.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     stuck
         .into_iter()
-        .take(MAX_TOLD)
+        .take(MAX_REPORTED)
         .map(|(_, fault)| fault)
         .collect()
 }
@@ -136,26 +136,26 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_nobody_reads_is_told() {
+    fn a_socket_nobody_reads_is_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _peer = listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
         let began = Instant::now();
-        let told = loop {
+        let reported = loop {
             // Until all buffers are full, and the peer's host has said so.
             while stream.write(&[0; 1 << 12]).is_ok() {}
-            let told = stuck_sockets(std::process::id());
-            if !told.is_empty() || began.elapsed() > Duration::from_secs(20) {
-                break told;
+            let reported = stuck_sockets(std::process::id());
+            if !reported.is_empty() || began.elapsed() > Duration::from_secs(20) {
+                break reported;
             }
             std::thread::yield_now();
         };
         let peer = listener.local_addr().unwrap().to_string();
-        let is_told = told.iter().any(|fault| {
+        let is_reported = reported.iter().any(|fault| {
             matches!(fault, NetworkFault::Socket { peer: found, refused: true, .. }
                 if *found == peer)
         });
-        assert!(is_told, "{told:?}");
+        assert!(is_reported, "{reported:?}");
     }
 }

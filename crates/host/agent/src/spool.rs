@@ -144,8 +144,8 @@ impl Spool {
         if let Some(thinned) = self.thinned.take(self.popped_watermark) {
             return Some(thinned);
         }
-        if let Some(told) = self.disk.as_mut().and_then(SpoolFile::pop) {
-            return Some(told);
+        if let Some(oldest) = self.disk.as_mut().and_then(SpoolFile::pop) {
+            return Some(oldest);
         }
         let packed = self.memory.pop_front()?;
         self.memory_bytes -= packed.len();
@@ -192,9 +192,9 @@ fn unpack(packed: &[u8]) -> SpooledLines {
 }
 
 impl Thinned {
-    fn add(&mut self, told: &SpooledLines) {
-        self.watermark = self.watermark.max(told.watermark);
-        thin(&told.lines, &mut self.lines, &mut self.lost);
+    fn add(&mut self, batch: &SpooledLines) {
+        self.watermark = self.watermark.max(batch.watermark);
+        thin(&batch.lines, &mut self.lines, &mut self.lost);
     }
 
     fn is_empty(&self) -> bool {
@@ -330,7 +330,7 @@ impl SpoolFile {
 mod tests {
     use super::*;
 
-    fn told(number: u64) -> SpooledLines {
+    fn reported(number: u64) -> SpooledLines {
         let lines = format!(
             "{{\"is\":\"name\",\"rank\":1,\"name\":\"n{number}\"}}\n[1,{number},0,1,1,0]\n\
              {{\"is\":\"quiet\",\"at\":{number}}}\n"
@@ -349,11 +349,11 @@ mod tests {
     fn lines_come_out_in_their_order_whether_from_memory_or_from_disk() {
         for memory_bytes in [0, 300, 1 << 20] {
             let mut spool = Spool::new(memory_bytes, 1 << 20);
-            (0..50).for_each(|number| spool.push(&told(number)));
-            assert_eq!(spool.pop(), Some(told(0)));
-            (50..60).for_each(|number| spool.push(&told(number)));
+            (0..50).for_each(|number| spool.push(&reported(number)));
+            assert_eq!(spool.pop(), Some(reported(0)));
+            (50..60).for_each(|number| spool.push(&reported(number)));
             assert!(!spool.is_empty());
-            assert_eq!(all(&mut spool), (1..60).map(told).collect::<Vec<_>>());
+            assert_eq!(all(&mut spool), (1..60).map(reported).collect::<Vec<_>>());
             assert!(spool.is_empty());
         }
     }
@@ -415,7 +415,7 @@ mod tests {
     fn what_finds_no_room_is_counted_and_names_are_kept() {
         for disk_bytes in [1, 500, 1000] {
             let mut spool = Spool::new(300, disk_bytes);
-            (0..1000).for_each(|number| spool.push(&told(number)));
+            (0..1000).for_each(|number| spool.push(&reported(number)));
             let lines: Vec<u8> = all(&mut spool).into_iter().flat_map(|t| t.lines).collect();
             let lines = String::from_utf8(lines).unwrap();
             let names = lines.lines().filter(|line| line.contains("\"name\":"));

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_has_started_and_somebody_stopped_is_told() {
+    fn what_a_process_has_started_and_somebody_stopped_is_reported() {
         let script = "sleep 60 & echo $!; wait";
         let mut shell = Command::new("sh")
             .args(["-c", script])

@@ -62,7 +62,7 @@ pub enum Farewell {
 /// What the two sides have to say to each other.
 #[derive(Debug, Default)]
 struct Exchange {
-    told: SpooledLines,
+    unsent: SpooledLines,
     /// How it ends, once all is told, and until when the rest may be sent.
     end: Option<(Farewell, Instant)>,
     /// Whether something was not taken when it was sent.
@@ -102,24 +102,24 @@ impl Uplink {
 
     /// Adds an input.
     pub fn tell(&self, input: &Input) {
-        let told = &mut self.shared.open().told;
-        let before = told.lines.len();
-        drop(input_line(input, &mut told.lines));
+        let unsent = &mut self.shared.open().unsent;
+        let before = unsent.lines.len();
+        drop(input_line(input, &mut unsent.lines));
         // The thread that sends waits for an answer. Who tells must not wait for it: marks are
         // dropped and counted.
-        if told.lines.len() > OPEN_BYTES {
-            let line = told.lines.split_off(before);
+        if unsent.lines.len() > OPEN_BYTES {
+            let line = unsent.lines.split_off(before);
             let mut lost = BTreeMap::new();
-            thin(&line, &mut told.lines, &mut lost);
+            thin(&line, &mut unsent.lines, &mut lost);
             for (rank, records) in lost {
-                told.lines.extend(lost_line(rank, records).into_bytes());
+                unsent.lines.extend(lost_line(rank, records).into_bytes());
             }
         }
     }
 
     /// Says that all there is to tell of the time up to `now` was given to [`Self::tell`].
     pub fn advance_watermark(&self, now: RankNs) {
-        self.shared.open().told.watermark = now;
+        self.shared.open().unsent.watermark = now;
     }
 
     /// Ranks whose stacks the collector asks for.
@@ -243,8 +243,8 @@ impl Sender {
                 .wake
                 .wait_timeout_while(open, SEND_EVERY, |open| open.end.is_none())
                 .unwrap_or_else(PoisonError::into_inner);
-            let lines = mem::take(&mut open.told.lines);
-            let (watermark, end) = (open.told.watermark, open.end);
+            let lines = mem::take(&mut open.unsent.lines);
+            let (watermark, end) = (open.unsent.watermark, open.end);
             drop(open);
             self.spool.push(&SpooledLines { watermark, lines });
             let leaves = matches!(end, Some((Farewell::Leave, _)));
@@ -315,7 +315,7 @@ impl Sender {
                 true
             }
             BatchAnswer::Refused(reason) => {
-                self.complain(&format!("refuses what it is told ({reason})"));
+                self.complain(&format!("refuses what it is sent ({reason})"));
                 let batch = self.batch.take().unwrap_or_default();
                 // What is lost is told; if that is refused too, nothing can be said of it.
                 if !mem::take(&mut self.refused) {
@@ -334,7 +334,7 @@ impl Sender {
             }
             BatchAnswer::Later { reason, wait } => {
                 self.complain(&format!(
-                    "does not take what it is told ({reason}); it is kept, the command goes on"
+                    "does not take what it is sent ({reason}); it is kept, the command goes on"
                 ));
                 self.back_off(wait);
                 false

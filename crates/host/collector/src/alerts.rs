@@ -196,51 +196,51 @@ mod tests {
     }
 
     /// What is told while an incident comes and goes, second by second.
-    fn told(
+    fn reported(
         seconds: u64,
         is_open: impl Fn(u64) -> bool,
         is_silent: impl Fn(u64) -> bool,
     ) -> String {
         let mut alerts = JobAlerts::new("job", None);
         let begin = Now::read();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for second in 0..seconds {
             let now = begin + Duration::from_secs(second);
             let incidents = [incident(is_open(second))];
             let found = alerts.look(&incidents, false, is_silent(second), now);
-            told.extend(found.alerts.into_iter().map(|alert| match alert.ended_s {
+            reported.extend(found.alerts.into_iter().map(|alert| match alert.ended_s {
                 None => format!("begins {second}"),
                 Some(_) => format!("over {second}"),
             }));
         }
-        told.join(", ")
+        reported.join(", ")
     }
 
     #[test]
-    fn what_comes_and_goes_is_told_less_and_less() {
+    fn what_comes_and_goes_is_reported_less_and_less() {
         let never = |_| false;
-        assert_eq!(told(300, |at| at < 100, never), "begins 0, over 130");
+        assert_eq!(reported(300, |at| at < 100, never), "begins 0, over 130");
         // Back within half a minute: it never was over.
-        assert_eq!(told(300, |at| at % 50 < 30, never), "begins 0");
+        assert_eq!(reported(300, |at| at % 50 < 30, never), "begins 0");
         // A minute here and a minute away, for two hours: told anew once.
-        let told = told(7200, |at| at / 60 % 2 == 0, never);
-        assert_eq!(told, "begins 0, over 90, begins 120");
+        let reported = reported(7200, |at| at / 60 % 2 == 0, never);
+        assert_eq!(reported, "begins 0, over 90, begins 120");
     }
 
     #[test]
-    fn what_begins_in_a_silence_is_told_at_its_end_if_it_goes_on() {
+    fn what_begins_in_a_silence_is_reported_at_its_end_if_it_goes_on() {
         let silent = |at| (10..100).contains(&at);
-        assert_eq!(told(300, |at| (20..80).contains(&at), silent), "");
+        assert_eq!(reported(300, |at| (20..80).contains(&at), silent), "");
         assert_eq!(
-            told(300, |at| (20..150).contains(&at), silent),
+            reported(300, |at| (20..150).contains(&at), silent),
             "begins 100, over 180"
         );
-        assert_eq!(told(300, |at| at < 50, silent), "begins 0, over 80");
+        assert_eq!(reported(300, |at| at < 50, silent), "begins 0, over 80");
     }
 
     /// What is told of a job whose rank 1 comes 4 s late to a collective, and whose rank 2 does not
     /// come to the next one, 5 s later.
-    fn told_of_two_hangs() -> Vec<(String, Vec<u32>, &'static str)> {
+    fn reported_of_two_hangs() -> Vec<(String, Vec<u32>, &'static str)> {
         let mut alerts = JobAlerts::new("job", None);
         let mut job = verdict::Job::new("job", Source::Run, verdict::Settings::default());
         let members = (0..4).collect();
@@ -250,7 +250,7 @@ mod tests {
             members,
         });
         let ns = |second: u64| RankNs(second * 1_000_000_000);
-        let (begin, mut told) = (Now::read(), Vec::new());
+        let (begin, mut reported) = (Now::read(), Vec::new());
         for second in 0..200 {
             let ranks = match second {
                 // Of all of them something is seen.
@@ -278,7 +278,7 @@ mod tests {
             let incidents = job.verdict().incidents;
             let now = begin + Duration::from_secs(second);
             let found = alerts.look(&incidents, false, false, now);
-            told.extend(found.alerts.into_iter().map(|alert| {
+            reported.extend(found.alerts.into_iter().map(|alert| {
                 let event = if alert.ended_s.is_some() {
                     "ended"
                 } else {
@@ -287,13 +287,13 @@ mod tests {
                 (alert.incident.id, alert.incident.subject.ranks, event)
             }));
         }
-        told
+        reported
     }
 
     #[test]
     fn another_hang_soon_after_the_last_is_announced_and_each_has_its_end() {
-        let told = told_of_two_hangs();
-        let named: Vec<_> = told
+        let reported = reported_of_two_hangs();
+        let named: Vec<_> = reported
             .iter()
             .map(|(_, ranks, event)| (ranks[0], *event))
             .collect();
@@ -301,7 +301,10 @@ mod tests {
             named,
             [(1, "opened"), (2, "opened"), (1, "ended"), (2, "ended")]
         );
-        assert_eq!((&told[0].0, &told[1].0), (&told[2].0, &told[3].0));
-        assert_ne!(told[0].0, told[1].0);
+        assert_eq!(
+            (&reported[0].0, &reported[1].0),
+            (&reported[2].0, &reported[3].0)
+        );
+        assert_ne!(reported[0].0, reported[1].0);
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn take_part(inner: Arc<Inner>) {
                 if std::mem::take(&mut is_away) {
                     inner.tell(&format!("the bus at {address} answers again"));
                 }
-                // A session is never mended: whatever it has missed is read from the bus when it is
+                // A session is never repaired: whatever it has missed is read from the bus when it is
                 // joined anew.
                 let Err(error) = member.serve(failed).await;
                 member.stop().await;

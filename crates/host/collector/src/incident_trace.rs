@@ -29,8 +29,8 @@ pub(crate) fn trace(
         .flatten()
         .map_or(0, |begun_s| (begun_s - BEFORE_S) as u64);
     let file = File::open(store::batches(&inner.options.data, job));
-    let told = file.and_then(|file| take_all(file, from_s, &mut moment).map_err(io::Error::other));
-    Some(told.and_then(|()| {
+    let taken = file.and_then(|file| take_all(file, from_s, &mut moment).map_err(io::Error::other));
+    Some(taken.and_then(|()| {
         let mut trace = Vec::new();
         moment.write(&mut trace)?;
         Ok(trace)

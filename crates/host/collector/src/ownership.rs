@@ -126,19 +126,19 @@ impl OwnershipTable {
 }
 
 impl OwnershipView {
-    /// Of jobs that batches were `told` of, or that we `have` and that have not ended: those that
-    /// nobody keeps. `told` says where the newest batch of a job stands in the stream.
+    /// Of jobs that batches were `newest` of, or that we `have` and that have not ended: those that
+    /// nobody keeps. `newest` says where the newest batch of a job stands in the stream.
     pub(crate) fn free(
         &self,
-        told: &BTreeMap<String, u64>,
+        newest: &BTreeMap<String, u64>,
         have: &BTreeSet<String>,
     ) -> Vec<String> {
-        let jobs: BTreeSet<&String> = told.keys().chain(have).chain(self.notes.keys()).collect();
+        let jobs: BTreeSet<&String> = newest.keys().chain(have).chain(self.notes.keys()).collect();
         jobs.into_iter()
             .filter(|job| {
                 self.notes.get(*job).is_none_or(|(_, note)| {
                     // One that has ended goes on if batches came after its end.
-                    let goes_on = note.ended_at.is_none_or(|at| told.get(*job) > Some(&at));
+                    let goes_on = note.ended_at.is_none_or(|at| newest.get(*job) > Some(&at));
                     goes_on && !self.alive.contains_key(&note.keeper)
                 })
             })
@@ -211,9 +211,9 @@ mod tests {
         /// Every free job is taken by exactly one, whoever looks, if anybody has room.
         #[test]
         fn collectors_that_see_the_same_take_each_job_once(
-            view in any_view(), told in btree_map("[a-h]", 1_u64..9, 0..8)
+            view in any_view(), reported in btree_map("[a-h]", 1_u64..9, 0..8)
         ) {
-            let free = view.free(&told, &BTreeSet::new());
+            let free = view.free(&reported, &BTreeSet::new());
             let mut taken: Vec<String> =
                 view.alive.keys().flat_map(|url| view.share(&free, url)).collect();
             taken.sort();
@@ -224,14 +224,14 @@ mod tests {
         /// Nobody takes what somebody alive keeps, or what has ended and was not told of since.
         #[test]
         fn what_is_kept_or_over_is_left_alone(
-            view in any_view(), told in btree_map("[a-h]", 1_u64..9, 0..8),
+            view in any_view(), reported in btree_map("[a-h]", 1_u64..9, 0..8),
             have in vec("[a-h]", 0..3)
         ) {
             let have: BTreeSet<String> = have.into_iter().collect();
-            for job in view.free(&told, &have) {
+            for job in view.free(&reported, &have) {
                 let Some((_, note)) = view.notes.get(&job) else { continue };
                 prop_assert!(!view.alive.contains_key(&note.keeper));
-                prop_assert!(note.ended_at.is_none_or(|at| told[&job] > at));
+                prop_assert!(note.ended_at.is_none_or(|at| reported[&job] > at));
             }
         }
     }

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_speaks_without_tls_is_told_as_much_as_is_said() {
+    fn who_speaks_without_tls_gets_an_answer_that_says_so() {
         let (head, body) = WITHOUT_TLS.split_once("\r\n\r\n").unwrap();
         assert!(head.ends_with(&format!("content-length: {}", body.len())));
     }

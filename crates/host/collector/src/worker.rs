@@ -408,7 +408,7 @@ impl JobWorker {
                 continue;
             }
             if !self.ledger.has_room(&batch) {
-                let refusal = BatchOutcome::Over("too many agents told of the job");
+                let refusal = BatchOutcome::Over("too many agents reported the job");
                 effects.push(Effect::Answer(asker, refusal));
                 continue;
             }

@@ -244,7 +244,7 @@ fn read_line(line: &str) -> ParsedLine<'_> {
         return ParsedLine::Header;
     }
     let mut found = CallLine::default();
-    let told = if line.starts_with('[') {
+    let read = if line.starts_with('[') {
         read_words(line, &mut found)
     } else {
         match read_fields(line, &mut found) {
@@ -254,7 +254,7 @@ fn read_line(line: &str) -> ParsedLine<'_> {
         }
     };
     let complete = found.at_ns.is_some() && found.op.is_some() && found.size.is_some();
-    if told.is_some() && complete {
+    if read.is_some() && complete {
         ParsedLine::Call(found)
     } else {
         ParsedLine::Damaged

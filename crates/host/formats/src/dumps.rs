@@ -186,7 +186,7 @@ pub(crate) fn tell<'a>(
         let ranks = fold_ranks(&copied.iter().copied().collect::<Vec<_>>());
         let text = format!(
             "the dumps of ranks {ranks} are left out: they are copies of one dump, and whose it \
-             is cannot be told"
+             is is unknown"
         );
         take(Input::Note { text });
     }
@@ -202,17 +202,17 @@ pub(crate) fn tell<'a>(
             members,
         });
     }
-    let mut told = by_rank(&dumps);
+    let mut dumped = by_rank(&dumps);
     // An old dump lacks collectives that its rank has entered since: it would be named for them.
-    for (rank, group, number, of) in earlier(&told) {
-        let collective = format!("{} #{number}", told[&of][&(group, number)].op.name());
+    for (rank, group, number, of) in earlier(&dumped) {
+        let collective = format!("{} #{number}", dumped[&of][&(group, number)].op.name());
         let text = format!(
             "the dump of rank {rank} is left out: it is older than the others; {collective} of \
              group {} has ended on rank {of} and is not in it",
             name_of(group, &names)
         );
         take(Input::Note { text });
-        told.remove(&rank);
+        dumped.remove(&rank);
     }
     // The default group has all ranks of the job, so it says who is missing.
     let lost: Vec<u32> = names
@@ -221,7 +221,7 @@ pub(crate) fn tell<'a>(
         .and_then(|(group, _)| members_of.get(group))
         .into_iter()
         .flatten()
-        .filter(|rank| !told.contains_key(rank))
+        .filter(|rank| !dumped.contains_key(rank))
         .copied()
         .collect();
     if !lost.is_empty() {
@@ -231,9 +231,9 @@ pub(crate) fn tell<'a>(
         );
         take(Input::Note { text });
     }
-    let ended = ended(&told);
-    for (rank, collectives) in told {
-        for ((group, number), told) in &collectives {
+    let ended = ended(&dumped);
+    for (rank, collectives) in dumped {
+        for ((group, number), collective) in &collectives {
             let (group, number) = (*group, *number);
             // What was issued after it, or has ended elsewhere, says that it has ended too.
             let after = collectives
@@ -247,7 +247,7 @@ pub(crate) fn tell<'a>(
                 completed,
                 mut in_flight,
                 is_exact,
-            } = told.clone();
+            } = collective.clone();
             if !is_exact && (!is_last || is_over) {
                 in_flight = InFlight::Unknown;
             }
@@ -357,9 +357,9 @@ fn copied<'a>(dumps: impl Iterator<Item = (u32, &'a Dump)>) -> BTreeSet<u32> {
 
 /// The last collective of each group that has ended on some rank and does so on none before all
 /// have entered it, with that rank.
-fn ended<'a>(told: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32)> {
+fn ended<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32)> {
     let mut ended: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
-    for (rank, collectives) in told {
+    for (rank, collectives) in by_rank {
         for ((group, number), collective) in collectives {
             // A broadcast ends on its root before others have entered it, and so proves nothing.
             if !collective.completed || !collective.op.joins_all() {
@@ -376,10 +376,10 @@ fn ended<'a>(told: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32)> 
 
 /// Ranks whose dump is from before a moment at which they entered a collective: it has ended on
 /// another rank, which it does not before all are in it. With the collective and that rank.
-fn earlier<'a>(told: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u32)> {
-    let ended = ended(told);
+fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u32)> {
+    let ended = ended(by_rank);
     let mut last: BTreeMap<(&str, u32), u64> = BTreeMap::new();
-    for (rank, collectives) in told {
+    for (rank, collectives) in by_rank {
         last.extend(
             collectives
                 .keys()

@@ -202,7 +202,7 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
         .map(|ranks| {
             ranks
                 .iter()
-                .map(|(rank, told)| (*rank, told.place.clone()))
+                .map(|(rank, member)| (*rank, member.place.clone()))
                 .collect()
         })
         .collect();

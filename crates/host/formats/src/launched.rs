@@ -82,11 +82,11 @@ impl RasCommunicator {
         let present = self
             .ranks
             .iter()
-            .map(|(rank, told)| (*rank, told.place.clone()));
+            .map(|(rank, member)| (*rank, member.place.clone()));
         let missing = self
             .missing
             .iter()
-            .map(|(rank, told)| (*rank, told.place.clone()));
+            .map(|(rank, member)| (*rank, member.place.clone()));
         present.chain(missing).collect()
     }
 
@@ -197,7 +197,7 @@ impl RasCommunicator {
     fn least(&self, op: &str) -> u64 {
         self.ranks
             .values()
-            .map(|told| told.launched.get(op).copied().unwrap_or_default())
+            .map(|member| member.launched.get(op).copied().unwrap_or_default())
             .min()
             .unwrap_or(0)
     }
@@ -207,7 +207,7 @@ impl RasCommunicator {
         let functions: BTreeSet<&str> = self
             .ranks
             .values()
-            .flat_map(|told| told.launched.keys())
+            .flat_map(|member| member.launched.keys())
             .map(String::as_str)
             .collect();
         let least: BTreeMap<&str, u64> = functions
@@ -216,9 +216,9 @@ impl RasCommunicator {
             .collect();
         self.ranks
             .iter()
-            .map(|(rank, told)| {
+            .map(|(rank, member)| {
                 let beyond = least.iter().filter_map(|(op, least)| {
-                    let launched = told.launched.get(*op).copied().unwrap_or(0);
+                    let launched = member.launched.get(*op).copied().unwrap_or(0);
                     (launched > *least).then(|| (*op, launched - least))
                 });
                 (*rank, beyond.collect())

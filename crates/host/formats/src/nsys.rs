@@ -615,7 +615,7 @@ mod tests {
         }
         let file = made.serialize(rusqlite::MAIN_DB).unwrap().to_vec();
         let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
-        let told = traces.iter().map(|trace| {
+        let reported = traces.iter().map(|trace| {
             let Transfer {
                 op, group, bytes, ..
             } = trace.transfers[0].clone();
@@ -625,7 +625,7 @@ mod tests {
             let group = Some("comm 0x00000000000000ab".to_owned());
             (Some(rank), Some(4), "AllReduce".to_owned(), group, 4096)
         };
-        assert_eq!(told.collect::<Vec<_>>(), [expected(3), expected(2)]);
+        assert_eq!(reported.collect::<Vec<_>>(), [expected(3), expected(2)]);
     }
 
     /// A report of one device with kernels enough for many pages.
@@ -693,16 +693,16 @@ mod tests {
                 (10, 256, 2, 80), (10, 256, 3, 70), (10, 256, 4, 60), (10, 257, 1, 5);",
         );
         let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
-        let told = traces[0]
+        let reported = traces[0]
             .counters
             .iter()
             .map(|c| (c.resource, c.samples.clone()));
-        let told: BTreeMap<_, _> = told.collect();
+        let reported: BTreeMap<_, _> = reported.collect();
         let expected = BTreeMap::from([
             (Resource::Sm, vec![(10, 0.8), (20, 0.9)]),
             (Resource::NvLink, vec![(10, 1.0), (20, 0.75)]),
         ]);
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<TraceSpan>) {
             } else {
                 collective.op.clone()
             };
-            let told = json!({
+            let args = json!({
                 "number": collective.number, "bytes": collective.bytes,
                 "waited_for_rank": last.map(|last| last.rank), "waited_s": waited_ns as f64 * 1e-9,
             });
@@ -88,7 +88,7 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<TraceSpan>) {
                 name,
                 start_ns,
                 end_ns,
-                told,
+                args,
             });
         }
         let before = collective
@@ -104,7 +104,7 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<TraceSpan>) {
                 .filter(|rank| *rank != last.rank)
                 .collect();
             let name = format!("late to {}", collective.op);
-            let told = json!({ "number": collective.number, "waited_for_by_ranks": waiting });
+            let args = json!({ "number": collective.number, "waited_for_by_ranks": waiting });
             let (rank, end_ns) = (last.rank, last.start_ns);
             spans.push(TraceSpan {
                 rank,
@@ -112,7 +112,7 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<TraceSpan>) {
                 name,
                 start_ns,
                 end_ns,
-                told,
+                args,
             });
         }
     }
@@ -139,14 +139,14 @@ fn add_functions(
         let found = *known.entry(event.function).or_insert_with(|| {
             functions
                 .iter()
-                .find(|told| is_called(told, event.function, &dictionary))
+                .find(|function| is_called(function, event.function, &dictionary))
         });
         let Some(function) = found else { continue };
         let here = function
             .abnormal
             .iter()
             .find(|abnormal| abnormal.rank == rank);
-        let told = json!({
+        let args = json!({
             "class": function.class, "callers": function.callers, "problem": function.problem,
             "beta_here": here.map(|here| here.beta), "usual_beta": function.beta,
         });
@@ -157,20 +157,20 @@ fn add_functions(
             name: format!("{}{unlike}", function.name),
             start_ns: event.start_ns - offset_ns,
             end_ns: event.end_ns - offset_ns,
-            told,
+            args,
         });
     }
 }
 
-fn is_called(told: &FunctionSummary, id: FunctionId, dictionary: &Dictionary) -> bool {
+fn is_called(function: &FunctionSummary, id: FunctionId, dictionary: &Dictionary) -> bool {
     let mut stack = dictionary.stack(id);
     stack
         .next()
-        .is_some_and(|own| own.class.name() == told.class && own.name == told.name)
+        .is_some_and(|own| own.class.name() == function.class && own.name == function.name)
         && stack
             .map(|caller| &caller.name)
-            .take(told.callers.len())
-            .eq(&told.callers)
+            .take(function.callers.len())
+            .eq(&function.callers)
 }
 
 /// Incidents lie over all that was recorded of their ranks.
@@ -190,7 +190,7 @@ fn add_incidents(verdict: &Verdict, spans: &mut Vec<TraceSpan>) {
         let ranks = &incident.subject.ranks;
         for (rank, (start_ns, end_ns)) in &recorded {
             if ranks.is_empty() || ranks.contains(rank) {
-                let told = json!({"advice": incident.advice, "cost_s": incident.cost_s});
+                let args = json!({"advice": incident.advice, "cost_s": incident.cost_s});
                 let (name, start_ns, end_ns) = (incident.text.clone(), *start_ns, *end_ns);
                 spans.push(TraceSpan {
                     rank: *rank,
@@ -198,7 +198,7 @@ fn add_incidents(verdict: &Verdict, spans: &mut Vec<TraceSpan>) {
                     name,
                     start_ns,
                     end_ns,
-                    told,
+                    args,
                 });
             }
         }

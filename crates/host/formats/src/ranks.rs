@@ -20,25 +20,25 @@ pub(crate) fn job_ranks(
             members.iter().map(|(rank, place)| (*rank, place)).collect();
         // A process may have several ranks on one device: they are told apart by their order.
         let mut times: BTreeMap<&ProcessPlace, u32> = BTreeMap::new();
-        let told_apart = members.into_iter().map(|(rank, place)| {
+        let numbered = members.into_iter().map(|(rank, place)| {
             let nth = times.entry(place).or_default();
             *nth += 1;
             (rank, (place, *nth))
         });
-        of_rank.push(told_apart.collect());
+        of_rank.push(numbered.collect());
     }
     let all: BTreeSet<(&ProcessPlace, u32)> = of_rank
         .iter()
         .flat_map(|members| members.values().copied())
         .collect();
     if all.is_empty() {
-        return (vec![BTreeMap::new(); of_rank.len()], Numbering::Told);
+        return (vec![BTreeMap::new(); of_rank.len()], Numbering::Given);
     }
     let world = of_rank.iter().find(|members| members.len() == all.len());
     let (numbers, numbering): (BTreeMap<_, _>, _) = match world {
         Some(world) => (
             world.iter().map(|(rank, place)| (*place, *rank)).collect(),
-            Numbering::Told,
+            Numbering::Given,
         ),
         None => (all.into_iter().zip(0..).collect(), Numbering::Guessed),
     };
@@ -57,7 +57,7 @@ pub(crate) fn job_ranks(
 /// Whether a communicator says which rank of the job a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbering {
-    Told,
+    Given,
     Guessed,
 }
 
@@ -117,7 +117,7 @@ mod tests {
         let (ranks, numbering) = job_ranks(&[pair, world]);
         assert_eq!(
             (&ranks[0], numbering),
-            (&[(0, 1), (1, 2)].into(), Numbering::Told)
+            (&[(0, 1), (1, 2)].into(), Numbering::Given)
         );
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_process_and_device_are_told_apart() {
+    fn ranks_of_one_process_and_device_are_distinguished() {
         let world = vec![(0, place(10)), (1, place(10)), (2, place(20))];
         let (ranks, _) = job_ranks(&[world, vec![(0, place(10)), (1, place(20))]]);
         assert_eq!(ranks[1], [(0, 0), (1, 2)].into());

@@ -161,8 +161,8 @@ impl RasReply {
                     let digits = rest.split(' ').next().unwrap_or_default();
                     u64::from_str_radix(digits, 16).ok()
                 }));
-            let present = communicator.ranks.values().map(|told| &told.place);
-            let missing = communicator.missing.values().map(|told| &told.place);
+            let present = communicator.ranks.values().map(|member| &member.place);
+            let missing = communicator.missing.values().map(|member| &member.place);
             for (host, pid, _) in present.chain(missing) {
                 // Below zero: the reply does not say which process it is.
                 if *pid >= 0 {
@@ -200,7 +200,7 @@ impl RasReply {
             // Replies are compared by it, so one name must mean one communicator.
             if !known.insert(name.clone()) {
                 let place = format!("communicators[{at}].hash");
-                let reason = format!("{name} is told of twice");
+                let reason = format!("{name} is listed twice");
                 return Err(FormatError::content(path, place, reason));
             }
             communicator.check_ranks().map_err(|(place, reason)| {
@@ -241,7 +241,7 @@ impl DocumentCommunicator {
                 return Err((place, reason));
             }
             if !seen.insert(rank) {
-                return Err((place, format!("rank {rank} is told of twice")));
+                return Err((place, format!("rank {rank} is listed twice")));
             }
         }
         let functions: BTreeSet<&String> = self

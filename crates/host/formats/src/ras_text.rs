@@ -301,7 +301,7 @@ impl RasTextReader<'_> {
             _ => false,
         };
         if twice {
-            return Err(self.refuse(format!("rank {rank} is told of twice")));
+            return Err(self.refuse(format!("rank {rank} is listed twice")));
         }
         Ok(())
     }
@@ -398,19 +398,19 @@ impl ReportedComm {
                 }
             };
             if let Some(launched) = launched_by_rest {
-                for (rank, told) in &mut ranks {
+                for (rank, member) in &mut ranks {
                     if !listed.contains(rank) {
-                        told.launched.insert(function.clone(), launched);
+                        member.launched.insert(function.clone(), launched);
                     }
                 }
             }
             for class in classes {
                 for (rank, place) in class.ranks {
-                    let Some(told) = ranks.get_mut(&rank) else {
+                    let Some(member) = ranks.get_mut(&rank) else {
                         continue;
                     };
-                    told.place = place;
-                    told.launched.insert(function.clone(), class.launched);
+                    member.place = place;
+                    member.launched.insert(function.clone(), class.launched);
                 }
             }
         }

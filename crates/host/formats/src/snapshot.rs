@@ -263,7 +263,7 @@ impl Snapshot {
             let requests: usize = returned.values().map(Vec::len).sum();
             let connections = returned.len();
             let text = format!(
-                "{requests} work requests that came back were told, of {connections} connections"
+                "{requests} work requests that came back were reported, of {connections} connections"
             );
             job.take(Input::Note { text });
             let idle_ports = idle_ports(&returned);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_line_and_column() {
+    fn what_is_wrong_is_reported_with_line_and_column() {
         let bad = format!("{ROW}\n{}\n{ROW}\n", ROW.replace(",17,", ",x,"));
         let refused = parse(&bad).unwrap_err().to_string();
         let file = "node7_mlx5_0_Port1_A.log";

@@ -78,7 +78,7 @@ fn draw_jobs(frame: &mut Frame, area: Rect, screen: &Screen) {
     let mut state = TableState::new().with_selected(screen.chosen());
     frame.render_stateful_widget(table, area, &mut state);
     if screen.jobs.is_empty() {
-        let text = "no job has told anything yet: laggard run --collector URL -- COMMAND";
+        let text = "no job has reported anything yet: laggard run --collector URL -- COMMAND";
         let [_, middle] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), middle);
     }

@@ -177,14 +177,14 @@ fn said_of_a_window(more: &[(u64, u8)], until_s: u64) -> String {
 }
 
 #[test]
-fn a_hang_in_a_profile_window_is_told_but_not_that_a_profiler_starts() {
-    let told = "hang since step 40: rank 1 never entered ALLREDUCE #47 of group default";
-    assert!(said_of_a_window(&[], 13).contains(told));
-    assert!(said_of_a_window(&[(10, 20), (11, 21)], 14).contains(told));
+fn a_hang_in_a_profile_window_is_reported_but_not_that_a_profiler_starts() {
+    let reported = "hang since step 40: rank 1 never entered ALLREDUCE #47 of group default";
+    assert!(said_of_a_window(&[], 13).contains(reported));
+    assert!(said_of_a_window(&[(10, 20), (11, 21)], 14).contains(reported));
     let starts = said_of_a_window(&[(10, 20)], 20);
     assert!(!starts.contains("hang"), "{starts}");
     assert!(
-        said_of_a_window(&[(10, 20)], 45).contains(told),
+        said_of_a_window(&[(10, 20)], 45).contains(reported),
         "it never comes back from it"
     );
 }

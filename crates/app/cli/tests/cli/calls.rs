@@ -515,7 +515,7 @@ fn delayed(iteration: u64, rank: u32, pass: Pass, microbatch: u32, extra_s: f64)
 }
 
 #[test]
-fn what_slack_absorbed_is_told_beside_the_cause() {
+fn what_slack_absorbed_is_reported_beside_the_cause() {
     let mut job = CalledJob::healthy(2, 4, 1);
     // The last stage waits for the second while it is in the third microbatch.
     job.delays = vec![
@@ -529,26 +529,26 @@ fn what_slack_absorbed_is_told_beside_the_cause() {
     };
     assert_eq!(incident["subject"]["ranks"], serde_json::json!([3]));
     let absorbed = verdict["absorbed"].as_array().unwrap();
-    let [told] = &absorbed[..] else {
+    let [reported] = &absorbed[..] else {
         panic!("{absorbed:#?}")
     };
     let begin = "iteration 5: the backward of microbatch 2 on pipeline stage 3 took ";
-    assert!(told.as_str().unwrap().starts_with(begin), "{told}");
+    assert!(reported.as_str().unwrap().starts_with(begin), "{reported}");
 }
 
 #[test]
-fn what_slack_absorbed_is_told_of_healthy_iterations_too() {
+fn what_slack_absorbed_is_reported_of_healthy_iterations_too() {
     let mut job = CalledJob::healthy(2, 4, 1);
     // The first stage's last forward before it waits for the first gradient.
     job.delays = vec![delayed(5, 1, Pass::Forward, 3, 0.2)];
     let verdict = verdict_of(&job);
     assert_eq!(verdict["incidents"], serde_json::json!([]), "{verdict:#}");
     let absorbed = verdict["absorbed"].as_array().unwrap();
-    let [told] = &absorbed[..] else {
+    let [reported] = &absorbed[..] else {
         panic!("{absorbed:#?}")
     };
     let begin = "iteration 5: the forward of microbatch 3 on pipeline stage 0 took 20";
-    assert!(told.as_str().unwrap().starts_with(begin), "{told}");
+    assert!(reported.as_str().unwrap().starts_with(begin), "{reported}");
 }
 
 #[test]

@@ -54,10 +54,10 @@ fn what_strikes_every_tenth_step_is_found() {
     let periodic = "testdata/jobs/periodic.jsonl.zst";
     let output = laggard(&["compare", HEALTHY, periodic, "--fail-on", "regression"]);
     assert_eq!(output.status.code(), Some(1));
-    let told = text(&output.stdout);
+    let printed = text(&output.stdout);
     assert!(
-        told.contains("new   rank 2 is late in data.next_wait every 10 steps"),
-        "{told}"
+        printed.contains("new   rank 2 is late in data.next_wait every 10 steps"),
+        "{printed}"
     );
 }
 
@@ -103,10 +103,10 @@ fn verdicts_are_compared_by_their_windows() {
     assert_eq!(compare(&b, &a).status.code(), Some(0));
     let undecided = compare(&a, &short);
     assert_eq!(undecided.status.code(), Some(2));
-    let told = text(&undecided.stdout);
+    let printed = text(&undecided.stdout);
     assert!(
-        told.contains("note: B has 2 analysed windows, and at least 8 are needed"),
-        "{told}"
+        printed.contains("note: B has 2 analysed windows, and at least 8 are needed"),
+        "{printed}"
     );
 }
 
@@ -138,14 +138,14 @@ fn what_cannot_be_compared_is_said() {
     ];
     let output = laggard(&gone);
     assert_eq!(output.status.code(), Some(2));
-    let told = text(&output.stderr);
+    let printed = text(&output.stderr);
     assert!(
-        told.starts_with("laggard: no-such-job is no file here, nor a job"),
-        "{told}"
+        printed.starts_with("laggard: no-such-job is no file here, nor a job"),
+        "{printed}"
     );
     assert!(
-        told.contains("the collector at http://127.0.0.1:9 does not answer"),
-        "{told}"
+        printed.contains("the collector at http://127.0.0.1:9 does not answer"),
+        "{printed}"
     );
     let output = laggard(&["compare", HEALTHY, SLOW, "--min-change=-3"]);
     assert!(text(&output.stderr).contains("write a number from 0 to 100"));

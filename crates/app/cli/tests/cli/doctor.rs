@@ -84,7 +84,7 @@ impl Patient {
 }
 
 const READY: &str = "laggard is ready: laggard run -- torchrun --nproc-per-node 4 train.py";
-const NOT_SEEN: &str = "laggard would not see your training. Mend what is BROKEN above.";
+const NOT_SEEN: &str = "laggard would not see your training. Fix what is BROKEN above.";
 
 #[test]
 fn everything_in_place() {

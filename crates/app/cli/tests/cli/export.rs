@@ -133,8 +133,8 @@ fn what_is_exported_of_a_pipeline_says_the_same() {
     fs::write(&path, recording()).unwrap();
     let output = analyze(&["--export-calls", calls.to_str().unwrap()], &path);
     let said = verdict(&output);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("calls of 4 ranks written"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("calls of 4 ranks written"), "{printed}");
     let first = fs::read_to_string(calls.join("rank_0.log")).unwrap();
     let line = "Fun Send Data 32 stream 0x100000006 opCount 0 groupHash 4294967302";
     assert!(first.lines().next().unwrap().ends_with(line), "{first}");

@@ -60,7 +60,7 @@ fn the_stage_of_the_read_back_is_not_blamed() {
 }
 
 #[test]
-fn a_late_callback_is_told_from_the_wait_in_the_same_stage() {
+fn a_late_callback_is_distinguished_from_the_wait_in_the_same_stage() {
     let callbacks = "callbacks.cpu_wall";
     assert_named(
         "late/callback_before",
@@ -84,7 +84,7 @@ fn lateness_that_the_launch_queue_absorbs_is_no_warning() {
 
 /// On real accelerator paths of PyTorch, a device on the CPU whose events have times.
 #[test]
-fn a_slow_device_is_told_from_a_slow_host() {
+fn a_slow_device_is_distinguished_from_a_slow_host() {
     // Of 45 sampled steps, those of a profile window are left out.
     for (recording, stage, gain_ms, side, steps) in [
         (

@@ -234,7 +234,7 @@ fn replies_that_make_no_sense() {
       correct the values at that place and run again
     ");
     assert_snapshot!(with("\"rank\": 3", "\"rank\": 2"), @"
-    laggard: FOLDER/ras.json, at communicators[0].ranks[3].rank: rank 2 is told of twice
+    laggard: FOLDER/ras.json, at communicators[0].ranks[3].rank: rank 2 is listed twice
       correct the values at that place and run again
     ");
     assert_snapshot!(with("\"rank\": 3", "\"rank\": -3"), @"
@@ -253,7 +253,7 @@ fn replies_that_make_no_sense() {
         .replace("0xb3398875b8b2a063", "0x27a079b828ff1a75")
         .replace("11b5", "11b3");
     assert_snapshot!(complaint("ras.json", &clash), @"
-    laggard: FOLDER/ras.json, at communicators[2].hash: comm 0x27a079b828ff1a75 (0x9b1d35a6c2e84f01:0x11b3) is told of twice
+    laggard: FOLDER/ras.json, at communicators[2].hash: comm 0x27a079b828ff1a75 (0x9b1d35a6c2e84f01:0x11b3) is listed twice
       correct the values at that place and run again
     ");
     assert_snapshot!(complaint("ras.json", &reply[..2000]), @"

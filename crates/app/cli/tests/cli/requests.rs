@@ -81,8 +81,8 @@ fn a_connection_that_loses_bandwidth_is_named_by_its_ends() {
     );
     assert_eq!(incident["subject"]["ranks"], json!([]));
     assert_eq!(labels(incident), ["bandwidth_lost", "path_works"]);
-    let told = "4000 work requests that came back were told, of 1 connections";
-    assert_eq!(verdict["notes"], json!([told]));
+    let reported = "4000 work requests that came back were reported, of 1 connections";
+    assert_eq!(verdict["notes"], json!([reported]));
 }
 
 fn labels(incident: &Value) -> Vec<&Value> {
@@ -233,7 +233,7 @@ fn the_network_comes_first() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_line_and_column() {
+fn what_cannot_be_read_is_reported_with_its_line_and_column() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(FILE);
     let text = telemetry(77, 0, 1000 * MS, (0, 0)).replacen(",1,2,0,", ",1,x,0,", 1);

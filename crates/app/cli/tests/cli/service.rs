@@ -299,7 +299,7 @@ fn batches_sent_twice_out_of_order_and_damaged_give_the_verdict_of_the_recording
 }
 
 #[test]
-fn an_agent_that_was_replaced_is_told_so_and_counts_no_more() {
+fn an_agent_that_was_replaced_hears_so_and_counts_no_more() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut server = Server::start(folder.path(), &[]);
     let batches = batches(4);
@@ -420,7 +420,7 @@ fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
         lines = uplink.take_lines();
     }
     assert!(
-        lines[0].contains("does not take what it is told"),
+        lines[0].contains("does not take what it is sent"),
         "{lines:?}"
     );
     let server = Server::at(
@@ -513,8 +513,11 @@ fn an_address_that_others_reach_takes_tokens() {
         .arg(folder.path());
     let output = command.output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("that takes tokens (--tokens FILE)"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        printed.contains("that takes tokens (--tokens FILE)"),
+        "{printed}"
+    );
     // Nor is a page of somebody else's answered that reaches us by a name of its own.
     let server = Server::start(folder.path(), &[]);
     let request = http().get(format!("{}/api/v1/jobs", server.url));
@@ -529,11 +532,11 @@ fn an_address_that_others_reach_takes_tokens() {
         .args(["serve", "--listen", "127.0.0.1:0", "--data"])
         .arg(folder.path());
     let output = command.output().expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
     assert!(
-        told.contains("another collector keeps its jobs in"),
-        "{told}"
+        printed.contains("another collector keeps its jobs in"),
+        "{printed}"
     );
 }
 
@@ -684,10 +687,10 @@ fn jobs_of_a_collector_are_compared_and_their_report_is_fetched() {
     };
     let report = ["report", "a job", "--out", page.to_str().expect("UTF-8")];
     let refused = ask("agent-agent-agent", &report);
-    let told = String::from_utf8_lossy(&refused.stderr);
+    let printed = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        told.contains("this token is not for that; set LAGGARD_TOKEN"),
-        "{told}"
+        printed.contains("this token is not for that; set LAGGARD_TOKEN"),
+        "{printed}"
     );
     assert_eq!((refused.status.code(), page.exists()), (Some(2), false));
     let begun = Instant::now();
@@ -710,8 +713,8 @@ fn jobs_of_a_collector_are_compared_and_their_report_is_fetched() {
         (&json!("a job"), &json!("undecided"))
     );
     let other = ask("viewer-viewer-viewer", &["compare", "a job", "another"]);
-    let told = String::from_utf8_lossy(&other.stderr);
-    assert!(told.contains("there is no such job (404)"), "{told}");
+    let printed = String::from_utf8_lossy(&other.stderr);
+    assert!(printed.contains("there is no such job (404)"), "{printed}");
 }
 
 #[test]
@@ -751,7 +754,7 @@ fn top_wants_a_terminal() {
         .stdin(Stdio::null())
         .output()
         .expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
-    assert!(told.contains("top draws on a terminal"), "{told}");
+    assert!(printed.contains("top draws on a terminal"), "{printed}");
 }

@@ -144,7 +144,7 @@ fn a_slow_socket_is_named_with_its_callers() {
     assert_eq!(text(&output.stderr), "");
     assert_snapshot!(text(&output.stdout));
     let spans = spans_of(&folder.path().join("annotated.txt"));
-    let told = |track: &str, name: &str, rank: u64| {
+    let reported = |track: &str, name: &str, rank: u64| {
         let spans = spans
             .iter()
             .filter(|span| span.track == track && span.rank == rank);
@@ -153,14 +153,17 @@ fn a_slow_socket_is_named_with_its_callers() {
             .map(|span| (span.end_ns - span.start_ns) / 1_000_000)
             .collect::<Vec<_>>()
     };
-    assert_eq!(told("steps", "step 3", 0), [99]);
-    assert_eq!(told("collectives", "allreduce (last to come)", 2), [19; 4]);
+    assert_eq!(reported("steps", "step 3", 0), [99]);
+    assert_eq!(
+        reported("collectives", "allreduce (last to come)", 2),
+        [19; 4]
+    );
     // Ranks 0, 1 and 3 come after 300 µs of reading, rank 2 after 41 ms.
-    assert_eq!(told("late", "late to allreduce", 2), [40; 4]);
-    assert_eq!(told("late", "late to allreduce", 0), [0; 0]);
+    assert_eq!(reported("late", "late to allreduce", 2), [40; 4]);
+    assert_eq!(reported("late", "late to allreduce", 0), [0; 0]);
     let read = "<built-in method recv_into of _socket.socket object at 0x…> (unlike)";
-    assert_eq!(told("functions", read, 2), [40; 4]);
-    assert_eq!(told("functions", "gemm", 1).len(), 4);
+    assert_eq!(reported("functions", read, 2), [40; 4]);
+    assert_eq!(reported("functions", "gemm", 1).len(), 4);
     assert!(
         spans
             .iter()

@@ -270,7 +270,7 @@ fn cluster(iterations: u64, fault: Option<(ClusterFault, f64)>, seed: u64) -> Cl
 
 /// What the tables of the plugin tell is what happened, at each of many moments.
 #[test]
-fn a_cluster_is_told_as_it_is() {
+fn a_cluster_is_described_as_it_is() {
     alone(|sandbox| {
         copy_libraries(sandbox);
         in_children(1..=7, |version| {
@@ -367,10 +367,12 @@ fn faults_of_a_cluster_are_named_from_tables_of_the_plugin() {
         let faults = env::var("LAGGARD_TEST_FAULTS");
         let faults = faults.map_or(FAULTS, |number| number.parse().unwrap());
         in_children(0..=faults - 1, |number| try_fault(sandbox, number));
-        let told_of =
+        let reported_of =
             |number| fs::read_to_string(outcome(sandbox, number)).expect("a child wrote it");
-        let told_of: Vec<String> = (0..faults).map(told_of).collect();
-        let named = told_of.iter().filter_map(|told| told.split_once(' '));
+        let reported_of: Vec<String> = (0..faults).map(reported_of).collect();
+        let named = reported_of
+            .iter()
+            .filter_map(|reported| reported.split_once(' '));
         let (after_s, ranks): (Vec<&str>, Vec<&str>) = named.unzip();
         let mut after_s: Vec<f64> = after_s.iter().map(|s| s.parse().unwrap()).collect();
         after_s.sort_by(f64::total_cmp);
@@ -406,7 +408,7 @@ fn try_fault(sandbox: &Sandbox, number: u64) {
         |rank, _, at_s| replayed.look(rank, at_s),
     );
     let named = watched.named(|rank| job.has_port_down(rank));
-    let told_of = named.map(|(at_s, named)| {
+    let reported_of = named.map(|(at_s, named)| {
         assert!(
             at_s > onset_s,
             "{fault:?} at {onset_s} s: {named:?} at {at_s} s"
@@ -421,7 +423,7 @@ fn try_fault(sandbox: &Sandbox, number: u64) {
         assert_eq!((rank.reader.faults(), rank.reader.dropped()), (0, 0));
         fs::remove_file(rank.reader.path()).unwrap();
     }
-    fs::write(outcome(sandbox, number), told_of.unwrap_or_default()).unwrap();
+    fs::write(outcome(sandbox, number), reported_of.unwrap_or_default()).unwrap();
 }
 
 /// Where it stands how long it took until a fault was named, and with how many ranks.

@@ -72,12 +72,12 @@ fn since_version_4(sandbox: &Sandbox, version: usize) {
     assert_eq!(reader.communicators(), [communicator]);
 
     let coll = enqueue(&plugin, context);
-    let told = only(&mut reader);
+    let reported = only(&mut reader);
     assert_eq!(
-        (told.communicator, told.op),
+        (reported.communicator, reported.op),
         (HASH, CollectiveOp::from_name("allreduce"))
     );
-    assert_eq!((told.sequence, told.bytes), (0, 4_194_304));
+    assert_eq!((reported.sequence, reported.bytes), (0, 4_194_304));
 
     let ops = OPS.map(|(channel, peer, sends)| {
         let event = plugin.proxy_op(coll, channel, peer, sends, TRANSFERS);
@@ -228,13 +228,13 @@ fn before_version_4(sandbox: &Sandbox, version: usize) {
     let step = plugin.start(context, &plugin.proxy_step(send, 0));
     plugin.record_with(step, 9, [BYTES, 1]);
     plugin.stop(step);
-    let told = only(&mut reader);
+    let reported = only(&mut reader);
     assert_eq!(
-        (told.op.name(), told.sequence, told.bytes),
+        (reported.op.name(), reported.sequence, reported.bytes),
         ("ALLREDUCE", 6, 4_194_304)
     );
-    assert_eq!(counters(&told), [[3, 0, 0], [2, 1, 0]]);
-    assert_eq!(told.flows[1].bytes, BYTES);
+    assert_eq!(counters(&reported), [[3, 0, 0], [2, 1, 0]]);
+    assert_eq!(reported.flows[1].bytes, BYTES);
 
     plugin.record_with(receive, 5, [2 * BYTES, 3]);
     plugin.record_with(receive, 6, [2 * BYTES, 3]);

@@ -312,7 +312,7 @@ fn unknown_events_and_states_are_declined() {
 }
 
 #[test]
-fn all_64_channels_are_told_apart() {
+fn all_64_channels_are_distinguished() {
     alone(|sandbox| {
         let begun = begun();
         let flows: Vec<_> = (0..64)
@@ -350,7 +350,7 @@ fn a_full_table_loses_the_oldest_and_says_so() {
         let flows = state
             .in_progress
             .iter()
-            .map(|told| told.flows.len())
+            .map(|reported| reported.flows.len())
             .sum::<usize>();
         assert_eq!(flows, 256);
         assert_eq!(reader.dropped(), (200 - 64) + (1600 - 256));
@@ -545,7 +545,7 @@ fn a_replayed_graph_begins_its_collective_each_time() {
         assert!(
             ended[1..]
                 .iter()
-                .all(|told| told.sequence == 4 && told.flows.len() == 1)
+                .all(|reported| reported.sequence == 4 && reported.flows.len() == 1)
         );
     });
 }
@@ -564,9 +564,9 @@ fn sends_and_receives_are_counted_for_each_peer() {
             begun.plugin.send_transfer(begun.context, flow, 0);
         }
         let ended = look(&mut sandbox.reader()).ended;
-        let told = ended[1..]
+        let reported = ended[1..]
             .iter()
-            .map(|told| (told.op.name(), told.sequence));
+            .map(|reported| (reported.op.name(), reported.sequence));
         let sequences = [
             ("SEND", 0),
             ("SEND", 1),
@@ -574,7 +574,7 @@ fn sends_and_receives_are_counted_for_each_peer() {
             ("SEND", 0),
             ("SEND", 2),
         ];
-        assert_eq!(told.collect::<Vec<_>>(), sequences);
+        assert_eq!(reported.collect::<Vec<_>>(), sequences);
         let receive = ended[3].flows[0];
         assert_eq!((receive.direction, receive.peer), (Direction::Receive, 2));
     });

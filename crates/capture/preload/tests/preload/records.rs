@@ -28,7 +28,7 @@ fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
             }
         }
         let state = look(&mut sandbox.reader());
-        let told = |operation: &Operation| {
+        let reported = |operation: &Operation| {
             (
                 operation.op.name(),
                 operation.sequence,
@@ -36,7 +36,7 @@ fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
                 operation.peer(),
             )
         };
-        let round: Vec<_> = state.ended.iter().map(told).collect();
+        let round: Vec<_> = state.ended.iter().map(reported).collect();
         let expected = |round: u64| {
             [
                 ("ALLREDUCE", round, 400, None),

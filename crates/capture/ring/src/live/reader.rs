@@ -29,7 +29,7 @@ pub struct LiveReader {
     /// Operations before this one have left the table.
     oldest: u64,
     /// For each slot the number, plus 1, of the last operation in it that was told as ended.
-    told: Vec<u64>,
+    reported: Vec<u64>,
     source: LiveSource,
     /// The last of each lane of which only the call was seen, unless a later one's end was.
     returned: BTreeMap<LiveLane, (u64, Option<Operation>)>,
@@ -116,7 +116,7 @@ impl LiveReader {
         } else {
             LiveSource::Plugin
         };
-        let (told, returned) = (vec![0; size.operations()], BTreeMap::new());
+        let (reported, returned) = (vec![0; size.operations()], BTreeMap::new());
         let path = path.to_owned();
         Ok(Self {
             map,
@@ -124,7 +124,7 @@ impl LiveReader {
             size,
             identity,
             oldest: 0,
-            told,
+            reported,
             source,
             returned,
         })
@@ -198,7 +198,7 @@ impl LiveReader {
     /// ended once, or counted as lost, unless its communicator was finalized under it.
     pub fn read(&mut self, now: RankNs) -> LiveState {
         let begun = self.table().head.operations_begun.0.load(Acquire);
-        let lost = self.leave_behind(begun.saturating_sub(self.told.len() as u64));
+        let lost = self.leave_behind(begun.saturating_sub(self.reported.len() as u64));
         let numbers = self.oldest..begun;
         let views = numbers
             .filter_map(|number| self.look_at(number))
@@ -278,28 +278,28 @@ impl LiveReader {
 
     /// Gives up the operations before `oldest`; returns how many of them were not told.
     fn leave_behind(&mut self, oldest: u64) -> u64 {
-        let slots = self.told.len() as u64;
+        let slots = self.reported.len() as u64;
         let leaving = oldest.saturating_sub(self.oldest);
         // Those beyond a lap were never seen.
         let unseen = leaving.saturating_sub(slots);
         let seen = self.oldest..oldest.min(self.oldest.saturating_add(slots));
-        let lost = seen.filter(|number| !self.was_told(*number)).count() as u64;
+        let lost = seen.filter(|number| !self.was_reported(*number)).count() as u64;
         self.oldest = self.oldest.max(oldest);
         lost.saturating_add(unseen)
     }
 
     fn slot_of(&self, number: u64) -> usize {
-        number as usize & self.told.len().wrapping_sub(1)
+        number as usize & self.reported.len().wrapping_sub(1)
     }
 
-    fn was_told(&self, number: u64) -> bool {
-        self.told.get(self.slot_of(number)) == Some(&number.wrapping_add(1))
+    fn was_reported(&self, number: u64) -> bool {
+        self.reported.get(self.slot_of(number)) == Some(&number.wrapping_add(1))
     }
 
     fn tell(&mut self, number: u64) {
         let slot = self.slot_of(number);
-        if let Some(told) = self.told.get_mut(slot) {
-            *told = number.wrapping_add(1);
+        if let Some(reported) = self.reported.get_mut(slot) {
+            *reported = number.wrapping_add(1);
         }
     }
 
@@ -317,8 +317,8 @@ impl LiveReader {
             return None;
         }
         let progress = OperationProgress(slot.progress.load(Acquire));
-        let is_told = self.was_told(number);
-        if is_told && progress.is_complete() {
+        let is_reported = self.was_reported(number);
+        if is_reported && progress.is_complete() {
             return None;
         }
         let what = slot.what.load(Relaxed);

@@ -95,13 +95,13 @@ fn a_reader_sees_an_operation_begin_move_and_end() {
     let operation = live.begin(0);
     let state = live.reader.read(LATER);
     assert_eq!((state.in_progress.len(), state.ended.len()), (1, 0));
-    let told = &state.in_progress[0];
+    let reported = &state.in_progress[0];
     assert_eq!(
-        (told.communicator, told.op, told.sequence),
+        (reported.communicator, reported.op, reported.sequence),
         (77, ALLREDUCE, 0)
     );
     assert_eq!(
-        (told.bytes, told.begun_at, told.ended_at),
+        (reported.bytes, reported.begun_at, reported.ended_at),
         (4096, RankNs(1000), None)
     );
 
@@ -140,7 +140,7 @@ fn a_reader_sees_an_operation_begin_move_and_end() {
 }
 
 #[test]
-fn counters_told_twice_late_or_beyond_the_total_stay_in_order() {
+fn counters_reported_twice_late_or_beyond_the_total_stay_in_order() {
     let mut live = live();
     let operation = live.begin(0);
     let flow = live.announce(operation, to_peer(0));
@@ -165,7 +165,7 @@ fn counters_told_twice_late_or_beyond_the_total_stay_in_order() {
 }
 
 #[test]
-fn steps_are_told_apart_however_many_there_are() {
+fn steps_are_distinguished_however_many_there_are() {
     let mut live = live();
     let flow = live
         .writer
@@ -371,7 +371,7 @@ fn write_for_ever(directory: &RingDirectory, identity: &Identity) -> ! {
 
 /// Several threads overwrite a small table as fast as they can while a reader looks on.
 #[test]
-fn what_is_told_is_whole_however_hard_the_table_is_driven() {
+fn what_is_reported_is_whole_however_hard_the_table_is_driven() {
     const EACH: u64 = 50_000;
     let Live {
         _root,
@@ -379,7 +379,7 @@ fn what_is_told_is_whole_however_hard_the_table_is_driven() {
         mut reader,
         communicator,
     } = live();
-    let mut told = 0;
+    let mut reported = 0;
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let writer = &writer;
@@ -392,17 +392,17 @@ fn what_is_told_is_whole_however_hard_the_table_is_driven() {
         }
         for _ in 0..2000 {
             let state = reader.read(LATER);
-            told += state.ended.len() as u64 + state.lost;
+            reported += state.ended.len() as u64 + state.lost;
             state.ended.iter().chain(&state.in_progress).for_each(check);
         }
     });
     let state = reader.read(LATER);
-    told += state.ended.len() as u64 + state.lost;
+    reported += state.ended.len() as u64 + state.lost;
     let left = state.in_progress.len() as u64;
-    assert!(told + left <= 3 * EACH, "none is told twice");
+    assert!(reported + left <= 3 * EACH, "none is told twice");
     // Numbers whose slot a writer stood still in are in the table until it is overwritten.
     assert!(
-        told + left + reader.dropped() >= 3 * EACH,
+        reported + left + reader.dropped() >= 3 * EACH,
         "and none is forgotten"
     );
 }

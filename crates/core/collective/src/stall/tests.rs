@@ -292,8 +292,8 @@ fn who_entered_something_else_is_named_whatever_is_not_seen() {
 }
 
 /// Collectives that recorders tell of: the rank, its number, whether it has ended.
-fn recorded(job: &mut Collectives, group: u32, told: &[(u32, u64, Option<InFlight>)]) {
-    for (rank, number, in_flight) in told {
+fn recorded(job: &mut Collectives, group: u32, reported: &[(u32, u64, Option<InFlight>)]) {
+    for (rank, number, in_flight) in reported {
         let completed = in_flight.is_none();
         let in_flight = in_flight.unwrap_or_default();
         job.enter(
@@ -308,7 +308,7 @@ fn recorded(job: &mut Collectives, group: u32, told: &[(u32, u64, Option<InFligh
 }
 
 #[test]
-fn a_collective_that_ends_on_no_device_is_told_and_accuses_nobody() {
+fn a_collective_that_ends_on_no_device_is_reported_and_accuses_nobody() {
     let mut job = job();
     let issued = Some(InFlight::Issued);
     // Hosts run ahead by different numbers.
@@ -342,13 +342,13 @@ fn the_device_that_is_behind_the_others_is_named() {
     ] {
         let mut job = job();
         let [others, two] = others;
-        let told = [
+        let reported = [
             (0, 42, others),
             (1, 42, others),
             (2, 42, two),
             (3, 42, others),
         ];
-        recorded(&mut job, WORLD, &told);
+        recorded(&mut job, WORLD, &reported);
         let stall = job.stuck().unwrap();
         assert_eq!((stall.kind, stall.accused()), (StallKind::Inside, culprits));
     }

@@ -92,7 +92,7 @@ fn throttled_gpus_are_exactly_the_ones_that_are_found_and_cluster_by_host() {
 
 /// PT-A3: case C1P2.
 #[test]
-fn a_link_that_is_down_is_told_from_those_that_wait_for_it() {
+fn a_link_that_is_down_is_distinguished_from_those_that_wait_for_it() {
     let rows = (0..3072).map(|worker| match worker {
         100..103 => [0.30 + jitter(worker), 0.85, 0.1],
         103..148 => [0.29 + jitter(worker), 0.20, 0.1],

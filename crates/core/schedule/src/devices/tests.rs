@@ -101,7 +101,7 @@ fn a_slow_device_is_named_and_no_host_that_launches() {
 }
 
 #[test]
-fn a_host_that_holds_its_device_up_is_told_from_it() {
+fn a_host_that_holds_its_device_up_is_distinguished_from_it() {
     let [devices, _] = watch(sampled(), |step, rank, block| {
         let is_slow = step >= 40 && rank == 1 && block.microbatch == 2;
         if is_slow { (60, 56) } else { (0, 0) }
@@ -135,7 +135,7 @@ fn what_is_slow_everywhere_is_nobodys_fault() {
 }
 
 #[test]
-fn a_step_that_one_rank_has_not_told_is_passed_over() {
+fn a_step_that_one_rank_has_not_reported_is_passed_over() {
     let settings = ScheduleSettings::default();
     let (mut hosts, mut devices) = (Watch::new(settings.clone()), DeviceWatch::new(settings));
     let time = |ms: u64| BlockTime {

@@ -172,7 +172,7 @@ fn slow_iterations_of_a_start_do_not_hide_later_ones() {
 
 #[test]
 fn blocks_are_not_named_for_an_iteration_that_is_slow_for_another_reason() {
-    let told = |times: u64| {
+    let reported = |times: u64| {
         let later = |step| if step == 8 { times } else { 1 };
         let (_, found) = watch_waiting(12, later, |step, rank, block| {
             if step == 8 && rank == 1 && is(block, Pass::Backward, 3) {
@@ -186,15 +186,15 @@ fn blocks_are_not_named_for_an_iteration_that_is_slow_for_another_reason() {
             .map(|held| (held.step, held.lost_s))
             .collect::<Vec<_>>()
     };
-    assert_eq!(told(2), []);
-    let [(8, lost_s)] = told(1)[..] else {
+    assert_eq!(reported(2), []);
+    let [(8, lost_s)] = reported(1)[..] else {
         panic!("it is named")
     };
     assert!((lost_s - 0.2).abs() < 1e-6, "{lost_s}");
 }
 
 #[test]
-fn what_the_bubble_takes_is_told_with_its_slack_and_costs_nothing() {
+fn what_the_bubble_takes_is_reported_with_its_slack_and_costs_nothing() {
     // The first stage waits for the first backward: its last forwards have time.
     let (_, found) = watch(10, |step, rank, block| {
         if step == 7 && rank == 0 && is(block, Pass::Forward, 3) {

@@ -235,7 +235,7 @@ fn a_step_that_differs_once_stays_in_its_window() {
 }
 
 #[test]
-fn batches_that_other_steps_use_are_told_from_batches_read_one_step_ahead() {
+fn batches_that_other_steps_use_are_distinguished_from_batches_read_one_step_ahead() {
     let unsafe_prefetch = |first: &str, loop_: &str| {
         let rank = first.to_owned() + &loop_.repeat(12);
         windows(&[rank.clone(), rank], settings())[0].unsafe_prefetch

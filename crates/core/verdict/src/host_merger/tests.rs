@@ -75,7 +75,7 @@ fn a_job_hangs_only_up_to_where_every_host_has_spoken() {
 }
 
 #[test]
-fn one_host_that_has_told_its_stacks_does_not_end_the_wait_for_the_others() {
+fn one_host_that_has_reported_its_stacks_does_not_end_the_wait_for_the_others() {
     let mut merger = two_hosts();
     merger.take(batch("b", 12, Vec::new()));
     let reported = [quiet(12), vec![Input::StacksComplete]].concat();
@@ -124,7 +124,7 @@ fn a_restart_that_every_host_tells_of_counts_once() {
 }
 
 /// Marks of rank 0 by their number, and its lost records, as they reach the job.
-fn told_of(host: &Host) -> (Vec<u64>, u64) {
+fn reported_of(host: &Host) -> (Vec<u64>, u64) {
     let (mut numbers, mut lost) = (Vec::new(), 0);
     for (_, input) in &host.queue {
         match input {
@@ -170,7 +170,7 @@ proptest! {
                 host.take(Input::Mark { rank: 0, mark });
             }
         }
-        let (numbers, lost) = told_of(&host);
+        let (numbers, lost) = reported_of(&host);
         prop_assert!(numbers.is_sorted_by(|a, b| a < b), "{:?}", numbers);
         prop_assert_eq!(numbers.len() as u64 + lost, times.len() as u64);
         let names = host.queue.iter().filter(|(_, input)| matches!(input, Some(Input::Name { .. })));
@@ -258,7 +258,7 @@ fn compared(merger: &HostMerger) -> Option<(Vec<u32>, Vec<Vec<u32>>)> {
 }
 
 #[test]
-fn ranks_of_all_hosts_are_compared_once_each_has_told_its_part_of_the_window() {
+fn ranks_of_all_hosts_are_compared_once_each_has_reported_its_part_of_the_window() {
     let mut merger = HostMerger::new("job", Settings::default());
     merger.take(batch("a", 2, ordered([0, 1])));
     merger.take(batch("b", 2, ordered([2, 3])));

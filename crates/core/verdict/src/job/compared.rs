@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_of_the_host_waits_or_computes_and_what_is_unexpected_is_told() {
+    fn a_function_of_the_host_waits_or_computes_and_what_is_unexpected_is_reported() {
         for (mu, kind) in [
             (0.1, Some(FunctionFaultKind::Waits)),
             (0.5, None),

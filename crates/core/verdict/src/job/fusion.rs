@@ -12,13 +12,13 @@ use super::Job;
 impl Job {
     /// A hang first, then what costs most; then what was found before the job was started again.
     pub(super) fn findings(&self) -> Vec<Finding> {
-        let mut findings = self.told(self.context());
+        let mut findings = self.fused(self.context());
         findings.extend_from_slice(self.earlier.findings());
         findings
     }
 
     /// The same of this start of the job.
-    pub(super) fn told(&self, context: JobContext<'_>) -> Vec<Finding> {
+    pub(super) fn fused(&self, context: JobContext<'_>) -> Vec<Finding> {
         let mut fused = fuse(self.found(context), &RULES, self);
         for finding in &mut fused {
             // Nothing goes on in a job that has ended, whatever a method saw last.

@@ -243,15 +243,18 @@ fn a_rank_that_is_slow_again_after_a_restart_is_another_incident_that_goes_on() 
     for _ in 0..5 {
         story.happens(&late);
     }
-    let told = story.job.verdict().incidents;
-    let told: Vec<_> = told.iter().map(|it| (&*it.id, it.open, &it.text)).collect();
-    let [(second, true, now), (first, false, before)] = told[..] else {
-        panic!("{told:?}")
+    let reported = story.job.verdict().incidents;
+    let reported: Vec<_> = reported
+        .iter()
+        .map(|it| (&*it.id, it.open, &it.text))
+        .collect();
+    let [(second, true, now), (first, false, before)] = reported[..] else {
+        panic!("{reported:?}")
     };
     assert_ne!(first, second);
     assert!(
         now.contains("since step 0") && before.contains("in steps 0-199"),
-        "{told:?}"
+        "{reported:?}"
     );
 }
 
@@ -271,12 +274,12 @@ fn what_strikes_every_thirty_steps_and_misses_one_is_the_same_incident_still() {
         }
         story.job.add_window(window);
     }
-    let told = story.job.verdict().incidents;
-    let told: Vec<_> = told
+    let reported = story.job.verdict().incidents;
+    let reported: Vec<_> = reported
         .iter()
         .map(|it| (it.pace, it.last_step, it.open))
         .collect();
-    assert_eq!(told, [(model::Pace::Every { steps: 30 }, 690, true)]);
+    assert_eq!(reported, [(model::Pace::Every { steps: 30 }, 690, true)]);
 }
 
 #[test]
@@ -294,14 +297,17 @@ fn a_hang_in_which_a_job_was_started_again_stays() {
         rank: 2,
         passes: false,
     });
-    let told = story.job.verdict().incidents;
-    let told: Vec<_> = told
+    let reported = story.job.verdict().incidents;
+    let reported: Vec<_> = reported
         .iter()
         .map(|it| (&*it.id, it.open, it.severity))
         .collect();
-    let now = told[0];
+    let now = reported[0];
     assert!(now.1 && now.0 != hang.id);
-    assert_eq!(told[1..], [(&*hang.id, false, model::Severity::Warning)]);
+    assert_eq!(
+        reported[1..],
+        [(&*hang.id, false, model::Severity::Warning)]
+    );
 }
 
 #[test]
@@ -312,9 +318,9 @@ fn a_rank_that_is_killed_while_the_job_hangs_is_how_somebody_ended_it() {
         passes: false,
     });
     story.happens(&Episode::Killed { rank: 2 });
-    let told = story.job.verdict().incidents;
-    let told: Vec<_> = told.iter().map(|it| (it.kind, &it.id[..1])).collect();
-    assert_eq!(told, [(IncidentKind::Hang, "h")]);
+    let reported = story.job.verdict().incidents;
+    let reported: Vec<_> = reported.iter().map(|it| (it.kind, &it.id[..1])).collect();
+    assert_eq!(reported, [(IncidentKind::Hang, "h")]);
 }
 
 #[test]
@@ -358,12 +364,12 @@ proptest! {
         let mut over: BTreeSet<String> = BTreeSet::new();
         for event in &events {
             story.happens(event);
-            let told = story.job.verdict().incidents;
+            let reported = story.job.verdict().incidents;
             if matches!(event, Episode::Restart) {
-                over.extend(told.iter().map(|incident| incident.id.clone()));
+                over.extend(reported.iter().map(|incident| incident.id.clone()));
             }
             let mut ids = BTreeSet::new();
-            for incident in told {
+            for incident in reported {
                 let what = (incident.kind, incident.subject.ranks);
                 let before = known.entry(incident.id.clone()).or_insert_with(|| what.clone());
                 prop_assert_eq!(before, &what, "{}", incident.id);

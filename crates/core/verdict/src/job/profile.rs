@@ -19,8 +19,8 @@ use crate::detectors::Profiled;
 /// Stage of the time by which a rank enters a recording's only step after the first to do so.
 const ENTRY: &str = "step.entry_skew";
 /// Functions that are told for their cost alone, and altogether.
-const TOLD_FOR_COST: usize = 20;
-const MAX_TOLD: usize = 60;
+const SHOWN_FOR_COST: usize = 20;
+const MAX_SHOWN: usize = 60;
 /// Functions of one incident beside its own.
 const MAX_OTHERS: usize = 3;
 /// What is on the stack of whatever a step does, and waits for it: no reason for what all do.
@@ -220,14 +220,13 @@ impl Job {
         });
         let mut compared: Vec<Compared> = compared.collect();
         compared.sort_by(|a, b| b.largest().total_cmp(&a.largest()).then(a.id.cmp(&b.id)));
-        let told = compared
-            .iter()
-            .enumerate()
-            .filter(|(place, compared)| *place < TOLD_FOR_COST || compared.found.problem.is_some());
-        let told = told
-            .take(MAX_TOLD)
+        let shown = compared.iter().enumerate().filter(|(place, compared)| {
+            *place < SHOWN_FOR_COST || compared.found.problem.is_some()
+        });
+        let shown = shown
+            .take(MAX_SHOWN)
             .map(|(_, compared)| compared.summary(&dictionary, self.placement.hosts()));
-        profiled.summary.functions = told.collect();
+        profiled.summary.functions = shown.collect();
         profiled.faults = self.function_faults(ranks, &compared, &dictionary, steps);
     }
 

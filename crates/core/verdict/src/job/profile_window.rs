@@ -87,7 +87,7 @@ impl Job {
         let Some(ordered) = self.escalation.end(ranks) else {
             return;
         };
-        if ordered.told.is_empty() {
+        if ordered.profiled.is_empty() {
             return;
         }
         self.tell_cost(&ordered);
@@ -95,11 +95,11 @@ impl Job {
             u64::from(ordered.first_step),
             u64::from(ordered.last_step()) - 1,
         );
-        let without_core = ordered.told.iter();
+        let without_core = ordered.profiled.iter();
         let without_core = without_core
             .filter_map(|(rank, window)| Some((*rank, window.without_core_share?)))
             .collect();
-        let ranks = ordered.told.into_iter().map(|(rank, window)| {
+        let ranks = ordered.profiled.into_iter().map(|(rank, window)| {
             let host = self.placement.hosts().get(&rank).cloned();
             profiled_rank(rank, host, window)
         });
@@ -118,11 +118,11 @@ impl Job {
     /// Says what the window cost.
     fn tell_cost(&mut self, ordered: &Ordered) {
         let longest = |seconds: fn(&ProfileWindow) -> f64| {
-            ordered.told.values().map(seconds).fold(0.0, f64::max)
+            ordered.profiled.values().map(seconds).fold(0.0, f64::max)
         };
         self.note(VerdictNote::Profiled {
             steps: (ordered.first_step, ordered.last_step().saturating_sub(1)),
-            ranks: ordered.told.keys().copied().collect(),
+            ranks: ordered.profiled.keys().copied().collect(),
             stall_s: longest(|window| window.stall_s),
             write_s: longest(|window| window.write_s),
             slowdown: ordered.slowdown(self.usual_step_s()),

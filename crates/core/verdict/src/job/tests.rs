@@ -219,12 +219,12 @@ fn roles_that_become_slower_together_are_one_incident() {
         }
     }
     let lines = lines(&mut job);
-    let told: Vec<_> = lines
+    let reported: Vec<_> = lines
         .iter()
         .filter(|line| line.contains("slower"))
         .collect();
     assert_eq!(
-        told.len(),
+        reported.len(),
         2,
         "one for each window but the first: {lines:?}"
     );

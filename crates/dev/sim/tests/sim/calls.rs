@@ -179,7 +179,7 @@ fn without_a_pipeline_a_healthy_job_is_healthy() {
 
 /// Half of the time is in it, and it is one.
 #[test]
-fn without_a_pipeline_a_stall_is_told() {
+fn without_a_pipeline_a_stall_is_reported() {
     const STALL_NS: u64 = 30_000_000_000;
     let mut logs = CalledJob::healthy(2, 1, 2).logs();
     let stalled_ns = logs[0].calls[logs[0].calls.len() / 2].at_ns;

@@ -119,13 +119,13 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
     ports(&mut job, 0, "DOWN");
     assert_eq!(named(&job), [3]);
     let incident = &job.verdict().incidents[0];
-    let told = |what: &str| {
+    let reported = |what: &str| {
         incident
             .evidence
             .iter()
             .any(|found| found.text.contains(what))
     };
-    assert!(told("port 1 of mlx5_3 is DOWN"), "{incident:?}");
+    assert!(reported("port 1 of mlx5_3 is DOWN"), "{incident:?}");
     assert!(
         incident.advice.contains("card and cable of rank 3"),
         "{}",
@@ -155,7 +155,7 @@ fn a_rank_that_enters_nothing_is_waited_for() {
 }
 
 #[test]
-fn a_gpu_that_stops_is_told_from_its_victims() {
+fn a_gpu_that_stops_is_distinguished_from_its_victims() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
         let failures = failure_of(&ClusterFault::GpuStops { rank: 21 }, onset_s);
         assert!(
@@ -380,7 +380,7 @@ fn channels_s(job: &Cluster, rank: u32, group: &str, until_s: f64) -> BTreeMap<u
 /// MY-A9: one channel of four takes two and a half times as long, 75 ms instead of 30 ms, from some
 /// moment on or from the first operation on.
 #[test]
-fn one_slow_channel_is_told_from_the_others() {
+fn one_slow_channel_is_distinguished_from_the_others() {
     let fault = ClusterFault::ChannelSlow {
         rank: 5,
         channel: 2,
@@ -470,7 +470,7 @@ fn two_communicators_entered_in_opposite_order_are_a_circle() {
 
 /// MY-A17: with the begin and end of each operation only, victims look like culprits.
 #[test]
-fn without_flows_the_culprit_is_not_told_from_its_victims() {
+fn without_flows_the_culprit_is_not_distinguished_from_its_victims() {
     let cluster = cluster(Some((ClusterFault::GpuStops { rank: 21 }, 3.7)), 7);
     let run = cluster.run();
     let mut job = job_of(&run);

@@ -115,7 +115,7 @@ fn of_uneven_sequences_no_rank_is_to_blame() {
 }
 
 #[test]
-fn a_heavy_stage_is_told_after_uneven_sequences() {
+fn a_heavy_stage_is_reported_after_uneven_sequences() {
     let drags = vec![
         Drag::Data { times: 3.0 },
         Drag::Stage {

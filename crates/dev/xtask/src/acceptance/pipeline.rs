@@ -379,9 +379,9 @@ fn watched_hangs(id: &str) -> AcceptanceRow {
             Some(hang) if hang.subject.ranks == [at.rank] => {
                 let said = format!("{} on pipeline stage {stage}", at.block);
                 let evidence = hang.evidence.iter().map(|evidence| &evidence.text);
-                let mut told = evidence.chain([&hang.text]);
+                let mut texts = evidence.chain([&hang.text]);
                 all.right += 1;
-                all.with_block += u64::from(told.any(|text| text.contains(&said)));
+                all.with_block += u64::from(texts.any(|text| text.contains(&said)));
             }
             hang => {
                 all.wrong += u64::from(hang.is_some());

@@ -117,12 +117,12 @@ mod tests {
             ),
         ];
         let types = types(&sources);
-        let told: Vec<bool> = types
+        let reported: Vec<bool> = types
             .iter()
             .filter(|it| it.name == "Told")
             .map(|it| it.is_public)
             .collect();
-        assert_eq!(told, [true, false]);
+        assert_eq!(reported, [true, false]);
         assert_eq!(
             shared(&types),
             BTreeMap::from([("Told", vec!["a.rs", "b.rs"])])

@@ -304,13 +304,13 @@ mod tests {
             "class/infiniband/mlx5_0/ports/1/counters/port_rcv_data",
             "2500000000\n",
         );
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let full = cards.look(2 * SECOND, &mut |name, gauge, value, over_s| {
-            told.push((name.to_owned(), gauge, value, over_s));
+            reported.push((name.to_owned(), gauge, value, over_s));
         });
         let row = |name: &str, gauge, value| (name.to_owned(), gauge, value, 2.0);
         assert_eq!(
-            told,
+            reported,
             [
                 row("eth0", Gauge::SentBytesPerS, 125e6),
                 row("eth0", Gauge::ReceivedBytesPerS, 0.0),
@@ -349,16 +349,16 @@ mod tests {
         let mut cards = Cards::under(root.path());
         cards.look(0, &mut |_, _, _, _| panic!("nothing to compare"));
         write("eth0/statistics/tx_bytes", "125000000\n");
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let full = cards.look(SECOND, &mut |name, gauge, value, _| {
-            told.push((name.to_owned(), gauge, value));
+            reported.push((name.to_owned(), gauge, value));
         });
         let row = |gauge, value| ("eth0".to_owned(), gauge, value);
         let sent = [
             row(Gauge::SentBytesPerS, 125e6),
             row(Gauge::ReceivedBytesPerS, 0.0),
         ];
-        assert_eq!(told, sent, "nor whether it is full");
+        assert_eq!(reported, sent, "nor whether it is full");
         assert_eq!(full, Some(0.1), "of 10 Gbit/s");
         cards.look_at_links(&mut |_, gauge, _| panic!("{gauge:?} of what is virtual"));
     }
@@ -368,13 +368,13 @@ mod tests {
         let (root, write) = host();
         let mut cards = Cards::under(root.path());
         write("class/net/eth0/statistics/rx_errors", "103\n");
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         cards.look_at_links(&mut |name, gauge, value| {
-            told.push((name.to_owned(), gauge, value));
+            reported.push((name.to_owned(), gauge, value));
         });
         let row = |name: &str, gauge, value| (name.to_owned(), gauge, value);
         assert_eq!(
-            told,
+            reported,
             [
                 row("eth0", Gauge::LinkBytesPerS, 125e6),
                 row("eth0", Gauge::PcieLanes, 4.0),

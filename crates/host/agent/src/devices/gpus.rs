@@ -258,9 +258,9 @@ impl<'nvml> WatchedGpu<'nvml> {
     /// samples it, which knows nothing of links.
     fn utilisation(&mut self) -> Utilisation {
         let mut used = Utilisation::default();
-        if let Ok(told) = self.device.utilization_rates() {
-            used.busy = Some(f64::from(told.gpu) / 100.0);
-            used.memory = Some(f64::from(told.memory) / 100.0);
+        if let Ok(rates) = self.device.utilization_rates() {
+            used.busy = Some(f64::from(rates.gpu) / 100.0);
+            used.memory = Some(f64::from(rates.memory) / 100.0);
         }
         let measured = self.measure();
         if let Some(percent) = measured.get(GpmMetricId::SmUtil) {
@@ -469,15 +469,15 @@ pub(super) mod tests {
                 (Gauge::PowerBrakeShare, 0.0),
             ]
         };
-        let mut told = vec![
+        let mut reported = vec![
             busy,
             memory,
             (Gauge::Nvlinks, 6.0),
             (Gauge::ClockMhz, 1980.0),
         ];
-        told.extend(slowed(0.0, 1.0));
-        assert_eq!(first.gauges, told);
-        let mut told = vec![
+        reported.extend(slowed(0.0, 1.0));
+        assert_eq!(first.gauges, reported);
+        let mut reported = vec![
             (Gauge::BusyShare, 0.97),
             memory,
             (Gauge::Nvlinks, 4.0),
@@ -486,8 +486,8 @@ pub(super) mod tests {
             (Gauge::PcieGtPerS, 32.0),
             (Gauge::ClockMhz, 1005.0),
         ];
-        told.extend(slowed(1.0, 0.0));
-        assert_eq!(hot.gauges, told);
+        reported.extend(slowed(1.0, 0.0));
+        assert_eq!(hot.gauges, reported);
         assert_eq!(hot.errors, [("nvlink_replay".to_owned(), 41)]);
         assert_eq!(again.errors, [], "links are asked for once a second");
         assert!(again.lasted_s > 0.0 && again.at_ns > hot.at_ns);
@@ -500,10 +500,10 @@ pub(super) mod tests {
             before.gauges.contains(&(Gauge::BusyShare, 0.97)),
             "nothing to compare with yet"
         );
-        let is_told = |told| hot.gauges.contains(&told);
-        assert!(is_told((Gauge::BusyShare, 0.625)) && is_told((Gauge::MemoryShare, 0.25)));
-        assert!(is_told((Gauge::PcieBytesPerS, 5000.0 * MIB)), "{hot:?}");
-        assert!(is_told((Gauge::NvlinkBytesPerS, 90_000.0 * MIB)));
+        let is_reported = |reported| hot.gauges.contains(&reported);
+        assert!(is_reported((Gauge::BusyShare, 0.625)) && is_reported((Gauge::MemoryShare, 0.25)));
+        assert!(is_reported((Gauge::PcieBytesPerS, 5000.0 * MIB)), "{hot:?}");
+        assert!(is_reported((Gauge::NvlinkBytesPerS, 90_000.0 * MIB)));
         let shares = [
             (Resource::Sm, 0.625),
             (Resource::Dram, 0.25),

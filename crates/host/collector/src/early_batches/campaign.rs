@@ -246,7 +246,7 @@ fn an_agent_whose_batch_never_comes_hears_it_after_a_while_and_its_next_session_
     let (mut stream, mut played) = (Stream::default(), Played::new());
     let begin = played.now;
     stream.publish(begin, "old", 1, Some(&batches[1]));
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     for second in 0..20 {
         let now = begin + SECOND * second;
         let came = if second == 0 {
@@ -262,10 +262,10 @@ fn an_agent_whose_batch_never_comes_hears_it_after_a_while_and_its_next_session_
         }
         assert_eq!(round.next(), RoundStep::Done);
         let (commands, _) = round.end(&mut early, now);
-        told.extend(commands.into_values().map(|command| (second, command)));
+        seen.extend(commands.into_values().map(|command| (second, command)));
     }
     assert_eq!(
-        told,
+        seen,
         [(
             5,
             Command::Lost {

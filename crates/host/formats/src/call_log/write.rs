@@ -47,9 +47,9 @@ pub fn write_call_logs(journal: &Journal, folder: &Path) -> io::Result<WrittenCa
                     continue;
                 };
                 let log: &mut RankCallLog = logs.entry(*rank).or_default();
-                let is_told = log.add(*rank, mark.at, issue);
-                written.calls += u64::from(is_told);
-                written.left_out += u64::from(!is_told);
+                let is_written = log.add(*rank, mark.at, issue);
+                written.calls += u64::from(is_written);
+                written.left_out += u64::from(!is_written);
             }
             // A jump in the counts tells readers that something is missing.
             Input::Lost { rank, records } => {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_told_from_what_is_wrong() {
+    fn what_is_cut_off_is_distinguished_from_what_is_wrong() {
         let whole = br#"{"ph": "X", "name": "a", "args": {"b": [1]}}"#;
         for end in 1..whole.len() {
             assert_eq!(event(&whole[..end]).unwrap_err(), ScanStop::More, "{end}");

@@ -257,8 +257,8 @@ mod tests {
         NvtxCalls::of(&Tables::of_bytes(Path::new("f"), &file).unwrap())
     }
 
-    fn ranges(calls: &mut NvtxCalls, thread: i64, told: &[(i64, &str, Vec<u8>)]) {
-        for (start_ns, name, payload) in told {
+    fn ranges(calls: &mut NvtxCalls, thread: i64, reported: &[(i64, &str, Vec<u8>)]) {
+        for (start_ns, name, payload) in reported {
             let start = ValueRef::Integer(*start_ns);
             calls.range((7, thread), name, start, ValueRef::Blob(payload));
         }
@@ -321,12 +321,12 @@ mod tests {
             let seat = [size.to_le_bytes(), rank.to_le_bytes()].concat();
             payload(INIT, &[&communicator.to_le_bytes(), &seat])
         };
-        let told = [
+        let reported = [
             (1, "ncclCommInitRank", init(0xb, 2, 1)),
             (2, "ncclCommInitRank", init(0xa, 16, 9)),
             (3, "ncclCommInitRank", init(0xc, 64, 64)),
         ];
-        ranges(&mut calls, 70, &told);
+        ranges(&mut calls, 70, &reported);
         assert_eq!((calls.seat(7), calls.seat(8)), (Some((16, 9)), None));
     }
 
@@ -334,11 +334,11 @@ mod tests {
     fn payloads_that_are_short_or_of_no_schema_say_nothing() {
         let mut calls = schemas();
         let short = call(0xa, 1)[..HEADER + 9].to_vec();
-        let told = [
+        let reported = [
             (1, "ncclAllReduce", short),
             (2, "ncclAllReduce", payload(300, &[&[0; 16]])),
         ];
-        ranges(&mut calls, 70, &told);
+        ranges(&mut calls, 70, &reported);
         let digits: Vec<String> = call(0xa, 7)
             .iter()
             .map(|byte| format!("{byte:02X}"))

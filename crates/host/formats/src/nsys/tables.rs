@@ -248,10 +248,10 @@ mod tests {
     fn losses(tables: &Tables) -> (Vec<String>, usize) {
         let rows = texts(tables).len();
         let losses = tables.losses();
-        let told = losses
+        let reported = losses
             .iter()
             .map(|loss| format!("{}: {}", loss.place, loss.reason));
-        (told.collect(), rows)
+        (reported.collect(), rows)
     }
 
     #[test]

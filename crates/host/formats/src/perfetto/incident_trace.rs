@@ -201,7 +201,7 @@ impl IncidentTrace {
                 }) => {
                     // An issue is an instant: when the collective ended, marks do not say.
                     let group = self.groups.get(&group);
-                    let told = json!({"group": group, "number": number, "bytes": bytes});
+                    let args = json!({"group": group, "number": number, "bytes": bytes});
                     let name = op.name().to_owned();
                     let span_ns = (*at_ns, *at_ns);
                     spans.push(TraceSpan::new(
@@ -209,7 +209,7 @@ impl IncidentTrace {
                         SpanTrack::Collectives,
                         name,
                         span_ns,
-                        told,
+                        args,
                     ));
                 }
                 Event::BlockBegin(place) => open = Some((*at_ns, place)),
@@ -223,9 +223,9 @@ impl IncidentTrace {
                         ..
                     } = place;
                     let name = format!("{} of microbatch {microbatch}", pass.name());
-                    let told = json!({"stage": stage});
+                    let args = json!({"stage": stage});
                     let span_ns = (begun_ns, *at_ns);
-                    spans.push(TraceSpan::new(rank, SpanTrack::Blocks, name, span_ns, told));
+                    spans.push(TraceSpan::new(rank, SpanTrack::Blocks, name, span_ns, args));
                 }
                 _ => {}
             }
@@ -245,20 +245,20 @@ impl IncidentTrace {
                 cost_s,
                 ..
             } = &self.incident;
-            let told = json!({"advice": advice, "cost_s": cost_s});
+            let args = json!({"advice": advice, "cost_s": cost_s});
             let span_ns = (*begun_ns, self.last_ns);
             spans.push(TraceSpan::new(
                 rank,
                 SpanTrack::Incidents,
                 text.clone(),
                 span_ns,
-                told,
+                args,
             ));
         }
         if self.incident.kind == IncidentKind::Hang && !seen.has_passed {
             let (name, span_ns) = ("nothing more".to_owned(), (*last_ns, self.last_ns));
-            let told = json!({"step": last.step});
-            spans.push(TraceSpan::new(rank, SpanTrack::Stages, name, span_ns, told));
+            let args = json!({"step": last.step});
+            spans.push(TraceSpan::new(rank, SpanTrack::Stages, name, span_ns, args));
         }
         let origin_ns = *last_ns - on_clock(last.at.0, 0);
         add_steps(rank, &steps, &self.names, origin_ns, spans);

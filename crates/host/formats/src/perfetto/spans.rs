@@ -42,7 +42,7 @@ pub(super) struct TraceSpan {
     pub(super) name: String,
     pub(super) start_ns: i64,
     pub(super) end_ns: i64,
-    pub(super) told: Value,
+    pub(super) args: Value,
 }
 
 impl TraceSpan {
@@ -51,7 +51,7 @@ impl TraceSpan {
         track: SpanTrack,
         name: String,
         (start_ns, end_ns): (i64, i64),
-        told: Value,
+        args: Value,
     ) -> Self {
         Self {
             rank,
@@ -59,7 +59,7 @@ impl TraceSpan {
             name,
             start_ns,
             end_ns,
-            told,
+            args,
         }
     }
 }
@@ -115,11 +115,11 @@ impl TraceSpan {
             name,
             start_ns,
             end_ns,
-            told,
+            args,
             ..
         } = self;
         let mut event = json!({"name": name, "pid": rank, "tid": lane + 1,
-                               "ts": microseconds(start_ns - first_ns), "args": told});
+                               "ts": microseconds(start_ns - first_ns), "args": args});
         if end_ns > start_ns {
             event["ph"] = json!("X");
             event["dur"] = json!(microseconds(end_ns - start_ns));

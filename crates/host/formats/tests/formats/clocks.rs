@@ -51,10 +51,10 @@ fn a_clock_that_is_an_hour_off_changes_no_verdict() {
         "rotating",
         "two",
     ] {
-        let told = incidents(name, 0);
-        assert!(!told.is_empty(), "{name}");
+        let reported = incidents(name, 0);
+        assert!(!reported.is_empty(), "{name}");
         for shift_ns in [HOUR_NS, -HOUR_NS] {
-            assert_eq!(incidents(name, shift_ns), told, "{name}, {shift_ns}");
+            assert_eq!(incidents(name, shift_ns), reported, "{name}, {shift_ns}");
         }
     }
     assert!(incidents("none", HOUR_NS).is_empty());

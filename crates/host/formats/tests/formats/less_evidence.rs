@@ -274,12 +274,16 @@ fn a_dump_that_is_there_twice_accuses_no_innocent() {
                 .map(|file| renamed(file, to))
                 .collect();
             let others = dumps.iter().copied().filter(|file| file.rank != to);
-            let told = verdict(others.chain(&copies));
-            let found = accused(&told);
+            let reported = verdict(others.chain(&copies));
+            let found = accused(&reported);
             assert!(
                 from == to || found.iter().all(|rank| truth.contains(rank)),
                 "{case}, {from} copied to {to}: {found:?} {:?}",
-                told.incidents.iter().map(|it| &it.text).collect::<Vec<_>>()
+                reported
+                    .incidents
+                    .iter()
+                    .map(|it| &it.text)
+                    .collect::<Vec<_>>()
             );
         }
     }
@@ -332,15 +336,19 @@ fn dumps_of_two_moments_accuse_no_innocent() {
             for by in 2..9 {
                 let before = earlier(old, by);
                 let others = dumps.iter().copied().filter(|file| file.rank != old.rank);
-                let told = verdict(others.chain([&before]));
-                let found = accused(&told);
+                let reported = verdict(others.chain([&before]));
+                let found = accused(&reported);
                 // Fake groups tell of nothing that has ended.
-                let is_told = case.starts_with("gloo");
+                let is_reported = case.starts_with("gloo");
                 assert!(
-                    !is_told || found.iter().all(|rank| truth.contains(rank)),
+                    !is_reported || found.iter().all(|rank| truth.contains(rank)),
                     "{case}, rank {} {by} before: {:?}",
                     old.rank,
-                    told.incidents.iter().map(|it| &it.text).collect::<Vec<_>>()
+                    reported
+                        .incidents
+                        .iter()
+                        .map(|it| &it.text)
+                        .collect::<Vec<_>>()
                 );
             }
         }

@@ -134,17 +134,17 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
             made.push((mark, device_ns + at * period_ns));
         }
     }
-    let mut told: Vec<Mark> = Vec::new();
+    let mut reported: Vec<Mark> = Vec::new();
     // Marks of a run, and the device times that were not seen yet.
     let mut run: Option<(u32, u64, u64)> = None;
     let mut waiting: Vec<(u64, Mark)> = Vec::new();
     for (mark, device_ns) in made {
-        told.push(mark);
+        reported.push(mark);
         let seen = waiting
             .iter()
             .take_while(|(device_ns, _)| *device_ns <= mark.at.0);
         for (_, time) in waiting.drain(..seen.count()) {
-            told.push(Mark {
+            reported.push(Mark {
                 at: mark.at,
                 ..time
             });
@@ -186,7 +186,8 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
             }
         }
     }
-    told.into_iter()
+    reported
+        .into_iter()
         .map(|mark| Input::Mark { rank, mark })
         .collect()
 }
@@ -226,15 +227,15 @@ fn verdicts() -> Option<[Verdict; 2]> {
         name: "all".to_owned(),
         members,
     });
-    let mut told: Vec<Input> = (0..)
+    let mut reported: Vec<Input> = (0..)
         .zip(&steps)
         .flat_map(|(rank, step)| marks(rank, step, end_ns - begin_ns))
         .collect();
-    told.sort_by_key(Input::at);
+    reported.sort_by_key(Input::at);
     let mut job = Job::new("job", Source::Run, settings);
     inputs
         .into_iter()
-        .chain(told)
+        .chain(reported)
         .for_each(|input| job.take(input));
     job.finish();
     Some([offline, job.verdict()])
@@ -253,7 +254,7 @@ const STAGES: [(&str, &str, f64); 4] = [
 const LATE: [u32; 4] = [0, 2, 6, 7];
 
 #[test]
-fn what_gpus_did_is_told_the_same_live() {
+fn what_gpus_did_is_reported_the_same_live() {
     let Some([offline, live]) = verdicts() else {
         return;
     };

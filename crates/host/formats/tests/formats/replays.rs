@@ -44,7 +44,7 @@ fn restarted(name: &str) -> Vec<Input> {
 
 /// What is said at the end, and what was said on the way, of inputs that came in batches of these
 /// sizes, by turns.
-fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
+fn reported(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
     let mut merger = HostMerger::new("job", Settings::default());
     let (mut rest, mut on_the_way) = (inputs, Vec::new());
     for (sequence, size) in (0..).zip(sizes.iter().cycle()) {
@@ -74,7 +74,7 @@ fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
 }
 
 fn incidents(inputs: &[Input]) -> Vec<Incident> {
-    let verdict: Verdict = serde_json::from_str(&told(inputs, &[1000]).0).expect("a verdict");
+    let verdict: Verdict = serde_json::from_str(&reported(inputs, &[1000]).0).expect("a verdict");
     verdict.incidents
 }
 
@@ -82,18 +82,18 @@ fn incidents(inputs: &[Input]) -> Vec<Incident> {
 fn the_same_records_give_the_same_document_byte_for_byte() {
     for name in RECORDINGS {
         for inputs in [inputs(name), restarted(name)] {
-            let whole = told(&inputs, &[usize::MAX]).0;
+            let whole = reported(&inputs, &[usize::MAX]).0;
             assert!(whole.len() > 100, "{name}");
-            assert_eq!(told(&inputs, &[usize::MAX]).0, whole, "{name} again");
-            assert_eq!(told(&inputs, &[997]).0, whole, "{name} in pieces");
+            assert_eq!(reported(&inputs, &[usize::MAX]).0, whole, "{name} again");
+            assert_eq!(reported(&inputs, &[997]).0, whole, "{name} in pieces");
         }
     }
 }
 
 #[test]
-fn a_rank_that_is_slow_again_after_a_restart_goes_on_being_told() {
-    let told = incidents(&restarted("jobs/data"));
-    let told: Vec<_> = told
+fn a_rank_that_is_slow_again_after_a_restart_goes_on_being_reported() {
+    let reported = incidents(&restarted("jobs/data"));
+    let reported: Vec<_> = reported
         .iter()
         .map(|it| {
             (
@@ -106,7 +106,7 @@ fn a_rank_that_is_slow_again_after_a_restart_goes_on_being_told() {
         .collect();
     let victims = || "0-1,3".to_owned();
     assert_eq!(
-        told,
+        reported,
         [
             ("i2", true, &[2][..], victims()),
             ("i1", false, &[2][..], victims())
@@ -116,8 +116,8 @@ fn a_rank_that_is_slow_again_after_a_restart_goes_on_being_told() {
 
 #[test]
 fn a_fault_that_another_hides_has_no_victims() {
-    let told = incidents(&inputs("jobs/two"));
-    let victims: Vec<_> = told.iter().map(|it| it.victims.to_string()).collect();
+    let reported = incidents(&inputs("jobs/two"));
+    let victims: Vec<_> = reported.iter().map(|it| it.victims.to_string()).collect();
     assert_eq!(victims, ["0-1,3", ""]);
 }
 
@@ -132,8 +132,8 @@ proptest! {
         sizes in prop::collection::vec(1_usize..5000, 1..10),
     ) {
         let inputs = restarted(name);
-        let (text, on_the_way) = told(&inputs, &sizes);
-        prop_assert_eq!(text, told(&inputs, &[usize::MAX]).0);
+        let (text, on_the_way) = reported(&inputs, &sizes);
+        prop_assert_eq!(text, reported(&inputs, &[usize::MAX]).0);
         let mut known = std::collections::BTreeMap::new();
         for incident in on_the_way.into_iter().flat_map(|verdict| verdict.incidents) {
             let what = (incident.kind, incident.subject.ranks);

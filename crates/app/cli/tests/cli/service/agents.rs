@@ -231,11 +231,11 @@ fn an_agent_finds_the_jobs_of_its_host_and_tells_each_to_its_end() {
     assert_eq!(server.verdict_as("finetune", &whole), whole);
     // All that is said of the other is that a file is no ring.
     wait_until(|| {
-        let mut told = own(server.json("/api/v1/jobs/pretrain-7/verdict"));
-        let notes = told["notes"].as_array_mut().expect("notes");
+        let mut verdict = own(server.json("/api/v1/jobs/pretrain-7/verdict"));
+        let notes = verdict["notes"].as_array_mut().expect("notes");
         let count = notes.len();
         notes.retain(|note| !note.as_str().expect("text").contains("is not a ring"));
-        notes.len() + 1 == count && told == whole
+        notes.len() + 1 == count && verdict == whole
     });
     assert_eq!(
         server.json("/api/v1/jobs")["jobs"].as_array().map(Vec::len),
@@ -336,7 +336,7 @@ fn a_job_that_stood_still_before_it_ended_has_ended() {
 }
 
 #[test]
-fn a_wrapped_command_is_not_told_what_proves_who_we_are() {
+fn a_wrapped_command_does_not_see_what_proves_who_we_are() {
     let secrets = [
         "TOKEN",
         "BUS_TOKEN",
@@ -357,8 +357,11 @@ fn a_wrapped_command_is_not_told_what_proves_who_we_are() {
             .args(["run", "--", "env"])
             .output()
             .expect("it runs");
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(told.contains(&format!("LAGGARD_ENABLE={is_on}")), "{told}");
-        assert!(!told.contains("secret-secret-secret"), "{told}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            printed.contains(&format!("LAGGARD_ENABLE={is_on}")),
+            "{printed}"
+        );
+        assert!(!printed.contains("secret-secret-secret"), "{printed}");
     }
 }

@@ -171,7 +171,7 @@ fn an_incident_is_announced_once_and_its_end_once() {
 }
 
 #[test]
-fn in_a_silence_nobody_is_told() {
+fn in_a_silence_nobody_is_alerted() {
     let folder = tempfile::tempdir().expect("a folder");
     let (url, messages) = hook();
     let server = Server::start(folder.path(), &["--webhook", &url]);
@@ -209,14 +209,17 @@ fn in_a_silence_nobody_is_told() {
         silence(&["--end", "1"]),
         (Some(0), "no silence\n".to_owned())
     );
-    let (status, told) = silence(&["--end", "1"]);
+    let (status, reported) = silence(&["--end", "1"]);
     assert_eq!(status, Some(2));
-    assert!(told.contains("there is no such silence (404)"), "{told}");
+    assert!(
+        reported.contains("there is no such silence (404)"),
+        "{reported}"
+    );
     // A host that speaks again, as hosts do all the time.
     let (status, _) = server.post(&place(6), &parts[6]).expect("an answer");
     assert_eq!(status, 200);
     let message = messages.recv_timeout(PATIENCE).expect("a message");
     assert_eq!(message["event"], "opened");
-    let (status, told) = silence(&["--all"]);
-    assert_eq!(status, Some(2), "{told}");
+    let (status, reported) = silence(&["--all"]);
+    assert_eq!(status, Some(2), "{reported}");
 }

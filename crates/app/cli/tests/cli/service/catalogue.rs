@@ -11,7 +11,7 @@ use super::{PATIENCE, Server, batches, batches_of, place, recording_of};
 
 /// A collector that was told of two jobs, which have ended: rank 2 of one is late, the ranks of
 /// the other are all well.
-fn told(data: &Path) {
+fn two_jobs(data: &Path) {
     let server = Server::start(data, &[]);
     for (at, batch) in batches(3).iter().enumerate() {
         server.post(&place(at), batch).expect("an answer");
@@ -47,7 +47,7 @@ fn asked(server: &Server, query: &str) -> Vec<Value> {
 #[test]
 fn incidents_of_all_jobs_are_found_by_time_job_rank_and_host() {
     let folder = tempfile::tempdir().expect("a folder");
-    told(folder.path());
+    two_jobs(folder.path());
     let server = Server::start(folder.path(), &[]);
     let all = listed(&server);
     let verdict = server.json("/api/v1/jobs/job/verdict");
@@ -93,7 +93,7 @@ fn incidents_of_all_jobs_are_found_by_time_job_rank_and_host() {
 fn a_catalogue_that_is_lost_or_damaged_is_made_anew() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    told(data);
+    two_jobs(data);
     let server = Server::start(data, &[]);
     let state = |server: &Server| (server.json("/api/v1/jobs"), listed(server));
     let known = state(&server);

@@ -108,10 +108,10 @@ fn checked(program: &str, arguments: &[&str], input: &str) -> Option<(bool, Stri
     stdin.write_all(input.as_bytes()).expect("it reads");
     drop(stdin);
     let output = child.wait_with_output().expect("it ends");
-    let told = [output.stdout, output.stderr].concat();
+    let printed = [output.stdout, output.stderr].concat();
     Some((
         output.status.success(),
-        String::from_utf8_lossy(&told).into_owned(),
+        String::from_utf8_lossy(&printed).into_owned(),
     ))
 }
 
@@ -138,10 +138,10 @@ fn prometheus_takes_metrics_rules_and_its_configuration() {
         let (_, classic) = server.get("/metrics", None);
         // What it says of names and units too is an error here: it says nothing.
         let check = checked("promtool", &["check", "metrics"], &classic);
-        let Some((is_right, told)) = check else {
+        let Some((is_right, printed)) = check else {
             return;
         };
-        assert!(is_right && told.is_empty(), "{told}\n{classic}");
+        assert!(is_right && printed.is_empty(), "{printed}\n{classic}");
     }
     let deploy = deploy_folder();
     for arguments in [
@@ -155,9 +155,9 @@ fn prometheus_takes_metrics_rules_and_its_configuration() {
             command.arg("prometheus.yml");
         }
         let output = command.output().expect("it was there before");
-        let told = [output.stdout, output.stderr].concat();
-        let told = String::from_utf8_lossy(&told);
-        assert!(output.status.success(), "{arguments:?}: {told}");
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
+        assert!(output.status.success(), "{arguments:?}: {printed}");
     }
 }
 
@@ -172,10 +172,10 @@ fn systemd_takes_the_services() {
         fs::write(&path, unit).expect("a file");
         let path = path.to_str().expect("UTF-8");
         let verify = ["verify", "--man=no", "--recursive-errors=no", path];
-        let Some((is_right, told)) = checked("systemd-analyze", &verify, "") else {
+        let Some((is_right, printed)) = checked("systemd-analyze", &verify, "") else {
             return;
         };
-        assert!(is_right && told.is_empty(), "{name}: {told}");
+        assert!(is_right && printed.is_empty(), "{name}: {printed}");
     }
 }
 
@@ -183,8 +183,8 @@ fn systemd_takes_the_services() {
 fn kubernetes_takes_the_objects() {
     let manifest = format!("{}/kubernetes.yaml", deploy_folder());
     let validate = ["--strict", manifest.as_str()];
-    let Some((is_right, told)) = checked("kubernetes-validate", &validate, "") else {
+    let Some((is_right, printed)) = checked("kubernetes-validate", &validate, "") else {
         return;
     };
-    assert!(is_right, "{told}");
+    assert!(is_right, "{printed}");
 }

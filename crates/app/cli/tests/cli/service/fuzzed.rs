@@ -35,12 +35,12 @@ fn fuzz(server: &Server, folder: &Path, token: Option<&str>) -> Option<String> {
         println!("not fuzzed: there is no schemathesis (make api)");
         return None;
     };
-    let told = [output.stdout, output.stderr].concat();
-    let told = String::from_utf8_lossy(&told).into_owned();
-    assert!(output.status.success(), "{told}");
-    let cases = told.lines().find(|line| line.contains(" generated"));
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(output.status.success(), "{printed}");
+    let cases = printed.lines().find(|line| line.contains(" generated"));
     println!("schemathesis: {}", cases.unwrap_or_default().trim());
-    Some(told)
+    Some(printed)
 }
 
 #[test]

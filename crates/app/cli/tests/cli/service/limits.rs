@@ -42,8 +42,8 @@ fn callers_that_stall_keep_nobody_from_telling() {
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     }
     let (_, metrics) = server.get("/metrics", None);
-    let told = "laggard_batches_refused_total{reason=\"slow\"} 80\n";
-    assert!(metrics.contains(told), "{metrics}");
+    let reported = "laggard_batches_refused_total{reason=\"slow\"} 80\n";
+    assert!(metrics.contains(reported), "{metrics}");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn pages_of_others_change_nothing() {
 }
 
 #[test]
-fn a_job_or_a_batch_too_many_is_told_to_come_later() {
+fn a_job_or_a_batch_too_many_is_asked_to_come_later() {
     let folder = tempfile::tempdir().expect("a folder");
     let batches = batches(4);
     let server = Server::start(folder.path(), &["--max-jobs", "1", "--max-job-bytes", "1"]);
@@ -130,8 +130,8 @@ fn a_job_or_a_batch_too_many_is_told_to_come_later() {
     assert_eq!((status, after), (429, true), "{text}");
     let (_, metrics) = server.get("/metrics", None);
     for reason in ["full", "jobs"] {
-        let told = format!("laggard_batches_refused_total{{reason=\"{reason}\"}} 1\n");
-        assert!(metrics.contains(&told), "{metrics}");
+        let reported = format!("laggard_batches_refused_total{{reason=\"{reason}\"}} 1\n");
+        assert!(metrics.contains(&reported), "{metrics}");
     }
     // Once there is room the same batches are taken.
     drop(server);
@@ -162,7 +162,7 @@ fn jobs_that_have_ended_keep_no_other_from_being_taken() {
 }
 
 #[test]
-fn what_is_refused_for_good_does_not_keep_the_rest_from_being_told() {
+fn what_is_refused_for_good_does_not_hold_the_rest_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::start(folder.path(), &[]);
     let (url, job, host) = (server.url.clone(), "job".to_owned(), "h".to_owned());
@@ -192,7 +192,7 @@ fn what_is_refused_for_good_does_not_keep_the_rest_from_being_told() {
         sleep(Duration::from_millis(20));
         lines = uplink.take_lines();
     }
-    assert!(lines[0].contains("refuses what it is told"), "{lines:?}");
+    assert!(lines[0].contains("refuses what it is sent"), "{lines:?}");
     for input in &inputs() {
         uplink.tell(input);
     }

@@ -227,7 +227,7 @@ pub(super) fn keeper(server: &Server) -> Option<String> {
 }
 
 #[test]
-fn what_is_told_through_a_bus_gives_the_verdict_of_the_recording() {
+fn what_is_sent_through_a_bus_gives_the_verdict_of_the_recording() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(bus) = Bus::start(folder.path()) else {
         return;
@@ -456,7 +456,7 @@ fn an_agent_waits_for_its_bus_and_then_tells_it_all() {
         said = uplink.take_lines();
     }
     assert!(
-        said[0].contains("does not take what it is told"),
+        said[0].contains("does not take what it is sent"),
         "{said:?}"
     );
     let _bus = Bus::at(bus.port.into(), folder.path());

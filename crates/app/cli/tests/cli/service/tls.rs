@@ -161,8 +161,8 @@ fn who_trusts_the_authority_tells_and_asks_as_without_tls() {
         assert!(begun.elapsed() < PATIENCE, "{}", verdict());
         sleep(Duration::from_millis(50));
     }
-    let (code, told) = ask(&server.url, &["--tls-ca", &authority.file()]);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, reported) = ask(&server.url, &["--tls-ca", &authority.file()]);
+    assert_eq!(code, Some(0), "{reported}");
 }
 
 #[test]
@@ -173,18 +173,18 @@ fn who_cannot_prove_who_it_is_is_refused_with_a_reason() {
     let collector = server(folder.path(), Some(&right.pair("127.0.0.1")));
     // Somebody else's authority, and the system's.
     for more in [&["--tls-ca", &wrong.file()][..], &[]] {
-        let (code, told) = ask(&collector.url, more);
-        assert_eq!(code, Some(2), "{told}");
-        assert!(told.contains("UnknownIssuer"), "{told}");
-        assert!(told.contains("--tls-ca"), "{told}");
+        let (code, reported) = ask(&collector.url, more);
+        assert_eq!(code, Some(2), "{reported}");
+        assert!(reported.contains("UnknownIssuer"), "{reported}");
+        assert!(reported.contains("--tls-ca"), "{reported}");
     }
     // Without TLS, and TLS to who has none.
     let plain = collector.url.replace("https", "http");
-    let (code, told) = ask(&plain, &[]);
-    assert_eq!(code, Some(2), "{told}");
+    let (code, reported) = ask(&plain, &[]);
+    assert_eq!(code, Some(2), "{reported}");
     assert!(
-        told.contains("this address speaks TLS: write https:// for it"),
-        "{told}"
+        reported.contains("this address speaks TLS: write https:// for it"),
+        "{reported}"
     );
     let url = format!("{plain}/api/v1/jobs/job/hosts/h/epochs/e/batches/0");
     let answer = http()
@@ -201,15 +201,15 @@ fn who_cannot_prove_who_it_is_is_refused_with_a_reason() {
     fs::create_dir(&other).expect("a folder");
     let without = server(&other, None);
     let secure = without.url.replace("http", "https");
-    let (code, told) = ask(&secure, &["--tls-ca", &right.file()]);
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("does not answer"), "{told}");
+    let (code, reported) = ask(&secure, &["--tls-ca", &right.file()]);
+    assert_eq!(code, Some(2), "{reported}");
+    assert!(reported.contains("does not answer"), "{reported}");
     drop(without);
     // A certificate of another host.
     let elsewhere = server(&other, Some(&right.pair("elsewhere.example")));
-    let (code, told) = ask(&elsewhere.url, &["--tls-ca", &right.file()]);
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("not valid for name"), "{told}");
+    let (code, reported) = ask(&elsewhere.url, &["--tls-ca", &right.file()]);
+    assert_eq!(code, Some(2), "{reported}");
+    assert!(reported.contains("not valid for name"), "{reported}");
 }
 
 #[test]
@@ -259,24 +259,24 @@ fn certificates_that_cannot_be_used_are_named() {
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let told = serve(&one.certificate, &other.key);
+    let reported = serve(&one.certificate, &other.key);
     assert!(
-        told.contains("elsewhere.key cannot be used together"),
-        "{told}"
+        reported.contains("elsewhere.key cannot be used together"),
+        "{reported}"
     );
-    let told = serve(&one.key, &one.key);
+    let reported = serve(&one.key, &one.key);
     assert!(
-        told.contains("127.0.0.1.key: no certificate can be read from it"),
-        "{told}"
+        reported.contains("127.0.0.1.key: no certificate can be read from it"),
+        "{reported}"
     );
     let key = one.key.to_str().expect("UTF-8");
     for (file, said) in [
         ("/none", "cannot read authorities from /none"),
         (key, "no certificate"),
     ] {
-        let (code, told) = ask("https://127.0.0.1:1", &["--tls-ca", file]);
+        let (code, reported) = ask("https://127.0.0.1:1", &["--tls-ca", file]);
         assert_eq!(code, Some(2));
-        assert!(told.contains(said), "{told}");
+        assert!(reported.contains(said), "{reported}");
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
+fn the_rank_that_was_killed_first_is_reported_also_after_a_restart() {
     let mut job = Job::new("job", Source::Run, Settings::default());
     let members = (0..4).collect();
     job.take(Input::Group {
@@ -27,23 +27,23 @@ fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
         rank: 0,
         signal: Some(6),
     });
-    let told = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
+    let reported = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
                 ALLREDUCE #47 of group default (ranks 0,2-3 were in it)";
-    assert_eq!(lines(&mut job), [told]);
+    assert_eq!(lines(&mut job), [reported]);
     let deaths = |job: &Job| {
         let deaths = job.verdict().incidents.into_iter();
         deaths
             .map(|death| (death.text, death.open))
             .collect::<Vec<_>>()
     };
-    assert_eq!(deaths(&job), [(told.to_owned(), true)]);
+    assert_eq!(deaths(&job), [(reported.to_owned(), true)]);
     job.take(Input::Left {
         rank: 1,
         step: 40,
         orderly: false,
     });
     job.take(Input::Restart { attempt: 1 });
-    assert_eq!(deaths(&job), [(told.to_owned(), false)]);
+    assert_eq!(deaths(&job), [(reported.to_owned(), false)]);
     job.take(Input::Left {
         rank: 0,
         step: 0,
@@ -199,7 +199,7 @@ fn who_called_something_else_is_the_reason_whoever_aborts_first() {
 }
 
 #[test]
-fn a_hang_that_was_told_stays_when_ranks_give_up() {
+fn a_hang_that_was_reported_stays_when_ranks_give_up() {
     for failed_first in [true, false] {
         let mut job = waits_for_one();
         quiet(&mut job, 12);
@@ -229,7 +229,7 @@ fn a_hang_that_was_told_stays_when_ranks_give_up() {
 }
 
 #[test]
-fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
+fn a_job_in_which_nothing_moves_and_nobody_waits_is_reported() {
     let mut job = waits_for_one();
     take_mark(&mut job, 1, 11, sum(47));
     assert!(quiet(&mut job, 60).is_empty());
@@ -281,7 +281,7 @@ fn begins() -> Job {
 }
 
 #[test]
-fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
+fn a_rank_that_does_not_come_to_the_start_is_named_once_it_is_found() {
     let mut job = begins();
     assert!(quiet(&mut job, 69).is_empty());
     assert_eq!(quiet(&mut job, 71), [1, 0]);
@@ -311,7 +311,7 @@ fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
 }
 
 #[test]
-fn a_start_that_fails_is_not_told_before_its_time() {
+fn a_start_that_fails_is_not_reported_before_its_time() {
     let mut job = begins();
     take_mark_in(
         &mut job,
@@ -399,7 +399,7 @@ pub(super) fn quiet(job: &mut Job, at_s: u64) -> Vec<u32> {
 }
 
 #[test]
-fn a_hang_is_told_while_a_window_is_under_way() {
+fn a_hang_is_reported_while_a_window_is_under_way() {
     let mut job = hangs_in_a_window();
     assert_eq!(quiet(&mut job, 12), [1, 0]);
 }
@@ -475,7 +475,7 @@ fn take_stacks(job: &mut Job, state: ProcessState, function: &str) {
 
 /// It has paused for longer before: by that alone it would be looked at after a minute.
 #[test]
-fn a_blocked_job_is_looked_at_and_what_cannot_pass_is_told() {
+fn a_blocked_job_is_looked_at_and_what_cannot_pass_is_reported() {
     let (mut job, at_ms) = pauses_at_times();
     let quiet = |job: &mut Job, after_ms: u64| {
         job.take(Input::NoProgress {
@@ -498,7 +498,7 @@ fn a_blocked_job_is_looked_at_and_what_cannot_pass_is_told() {
 }
 
 #[test]
-fn a_blocked_job_that_may_only_pause_is_told_when_it_pauses_longer_than_usual() {
+fn a_blocked_job_that_may_only_pause_is_reported_when_it_pauses_longer_than_usual() {
     for function in ["save_checkpoint", "log_everything"] {
         let (mut job, at_ms) = pauses_at_times();
         let quiet = |job: &mut Job, after_ms: u64| {
@@ -526,7 +526,7 @@ fn a_blocked_job_that_may_only_pause_is_told_when_it_pauses_longer_than_usual() 
 }
 
 #[test]
-fn a_pause_that_becomes_a_hang_is_told_again() {
+fn a_pause_that_becomes_a_hang_is_reported_again() {
     let stack = |function: &str| {
         let (function, file) = (function.to_owned(), "train.py".to_owned());
         let frames = vec![Frame {
@@ -545,16 +545,16 @@ fn a_pause_that_becomes_a_hang_is_told_again() {
         job.take(Input::StacksComplete);
         lines(job).into_iter().next().unwrap_or_default()
     };
-    let told = "rank 1 never entered ALLREDUCE #47 of group default (rank 0 waits in it); \
+    let reported = "rank 1 never entered ALLREDUCE #47 of group default (rank 0 waits in it); \
                 rank 1 is in save_checkpoint (train.py:7) and writes a checkpoint";
     let mut job = hangs_in_a_window();
     let said = look(&mut job, 12, "save_checkpoint");
-    assert_eq!(said, format!("waiting since step 40: {told}"));
+    assert_eq!(said, format!("waiting since step 40: {reported}"));
     assert_eq!(quiet(&mut job, 13), [] as [u32; 0], "it was just looked at");
     assert_eq!(look(&mut job, 14, "save_checkpoint"), "", "that was said");
     assert_eq!(
         look(&mut job, 611, "save_checkpoint"),
-        format!("hang since step 40: {told}, for more than 600.00 s")
+        format!("hang since step 40: {reported}, for more than 600.00 s")
     );
     assert_eq!(quiet(&mut job, 9999), [] as [u32; 0], "all was said");
     // One that has left its pause for something that does not end.
@@ -670,7 +670,7 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
 }
 
 #[test]
-fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
+fn a_hang_is_reported_with_where_all_ranks_are_and_how_far_they_came() {
     let mut job = Job::new("job", Source::Run, Settings::default());
     let all = 0..8;
     let members = all.clone().collect();
@@ -715,13 +715,13 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
     assert_eq!(first, [5, 0, 1, 2]);
     answer(&mut job, &first);
     job.take(Input::StacksComplete);
-    let told = |job: &Job| {
+    let reported = |job: &Job| {
         let [hang] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
         let folds = hang.stacks.iter();
         let folds = folds.map(|it| (it.ranks.to_string(), it.frames[0].clone()));
         (folds.collect::<Vec<_>>(), hang)
     };
-    let (_, before) = told(&job);
+    let (_, before) = reported(&job);
     // The others are asked for once it was said, and change nothing of that.
     let rest = job.wanted_stacks();
     assert_eq!(rest, [3, 4, 6, 7]);
@@ -729,7 +729,7 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
     assert_eq!(job.wanted_stacks(), [7]);
     job.take(Input::StacksComplete);
     assert_eq!(job.wanted_stacks(), [] as [u32; 0]);
-    let (folds, hang) = told(&job);
+    let (folds, hang) = reported(&job);
     assert_eq!(
         (&before.text, &before.evidence),
         (&hang.text, &hang.evidence)

@@ -54,8 +54,8 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
     let hang = critical_hang(&job, &[2]);
     assert_eq!(hang.victims, [0, 1, 3].into_iter().collect());
     let there = "the devices of ranks 0-1,3 got to ALLREDUCE #47 of group default";
-    let told: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
-    assert!(told.contains(&format!(
+    let reported: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
+    assert!(reported.contains(&format!(
         "{there}; the device of rank 2 had not 8.00 s later"
     )));
     // Without a later look it may have got there since.
@@ -66,8 +66,8 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
         panic!("{:?}", job.verdict())
     };
     assert!(hang.subject.ranks.is_empty(), "{}", hang.text);
-    let told: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
-    assert!(told.contains(&format!(
+    let reported: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
+    assert!(reported.contains(&format!(
         "{there}; the device of rank 2 was not observed there"
     )));
 }

@@ -96,7 +96,7 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
     let charged = first.cost_s / injected_s(fault, verdict);
     // All but the culprits waited.
     let victims: Vec<u32> = (0..RANKS).filter(|rank| !slow.contains(rank)).collect();
-    let told: Vec<u32> = first.victims.iter().collect();
+    let named: Vec<u32> = first.victims.iter().collect();
     let alone = match others {
         [hidden] if fault == "two" => {
             hidden.subject.ranks == [(seed + 2) % RANKS]
@@ -112,9 +112,9 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
         (names(verdict, &slow, stage), "who or where"),
         (first.pace == pace, "pace"),
         (alone, "another incident"),
-        (told == victims, "victims"),
+        (named == victims, "victims"),
         (
-            (first.cost_gpu_s - first.cost_s * told.len() as f64).abs() < 1e-6,
+            (first.cost_gpu_s - first.cost_s * named.len() as f64).abs() < 1e-6,
             "GPU-seconds",
         ),
         ((charged - 1.0).abs() <= 0.1, "cost"),
@@ -141,7 +141,7 @@ pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> 
     let collector = ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
     for truth in MATRIX {
         let fault = truth.0;
-        let (mut told, mut charged) = (Vec::new(), Vec::new());
+        let (mut lines, mut charged) = (Vec::new(), Vec::new());
         for seed in SEEDS {
             let (job, training) = (
                 format!("{fault}-{seed}"),
@@ -151,18 +151,18 @@ pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> 
             let (wrong, share) = judged(truth, seed, &verdict);
             charged.push(format!("{share:.3}"));
             if !wrong.is_empty() {
-                told.push(format!("seed {seed}: {}", wrong.join("; ")));
+                lines.push(format!("seed {seed}: {}", wrong.join("; ")));
             }
         }
-        let holds = told.is_empty();
-        let right = SEEDS.len() - told.len();
+        let holds = lines.is_empty();
+        let right = SEEDS.len() - lines.len();
         let charged = charged.join(", ");
-        told.insert(0, format!("{right} of {}; charged {charged}", SEEDS.len()));
+        lines.insert(0, format!("{right} of {}; charged {charged}", SEEDS.len()));
         let target = "one incident; who, stage, pace; 0.9 to 1.1 of what was injected";
         print(AcceptanceRow::new(
             id,
             format!("`{fault}`"),
-            told.join("; "),
+            lines.join("; "),
             target,
             holds,
         ));
@@ -173,7 +173,7 @@ pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> 
 /// Fault-free jobs of two hosts that tell a collector.
 pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let collector = ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
-    let (mut told, mut windows, mut strong) = (Vec::new(), 0, 0);
+    let (mut lines, mut windows, mut strong) = (Vec::new(), 0, 0);
     for seed in 1..=HEALTHY_JOBS {
         let training = format!("{DEMO} --fault none --steps {HEALTHY_STEPS} --seed {seed}");
         let verdict = verdict(&collector, lab, &format!("none-{seed}"), &training)?;
@@ -181,11 +181,11 @@ pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let labels = verdict.windows.iter().flat_map(|window| &window.labels);
         strong += labels.filter(|label| label.is_strong()).count();
         let said = verdict.incidents.iter();
-        told.extend(said.map(|incident| format!("seed {seed}: {}", incident.text)));
+        lines.extend(said.map(|incident| format!("seed {seed}: {}", incident.text)));
     }
-    let holds = told.is_empty() && strong == 0;
-    let incidents = told.len();
-    told.insert(
+    let holds = lines.is_empty() && strong == 0;
+    let incidents = lines.len();
+    lines.insert(
         0,
         format!("{incidents} incidents, {strong} strong labels in {windows} windows"),
     );
@@ -196,7 +196,7 @@ pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     print(AcceptanceRow::new(
         id,
         scenario,
-        told.join("; "),
+        lines.join("; "),
         "none",
         holds,
     ));
@@ -220,7 +220,7 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     std::fs::write(lab.file("laggard.toml"), "[profile]\nevery_s = 5.0\n")?;
     let options = ["--data", "collected", "--config", "laggard.toml"];
     let collector = ServeProcess::start(lab.command("laggard")?, &options)?;
-    let (mut told, mut functions) = (Vec::new(), BTreeSet::new());
+    let (mut lines, mut functions) = (Vec::new(), BTreeSet::new());
     for seed in SEEDS {
         let (job, slow) = (format!("slow-{seed}"), seed % RANKS);
         let training =
@@ -253,13 +253,13 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
             .map(|(_, what)| what)
             .collect();
         if !wrong.is_empty() {
-            told.push(format!("seed {seed} lacks: {}", wrong.join("; ")));
+            lines.push(format!("seed {seed} lacks: {}", wrong.join("; ")));
         }
     }
-    let holds = told.is_empty();
-    let right = SEEDS.len() - told.len();
+    let holds = lines.is_empty();
+    let right = SEEDS.len() - lines.len();
     let functions = functions.into_iter().collect::<Vec<_>>().join("`, `");
-    told.insert(
+    lines.insert(
         0,
         format!(
             "{right} of {}: by stages, by a profile (`{functions}`) and by calls",
@@ -271,7 +271,7 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     print(AcceptanceRow::new(
         id,
         scenario,
-        told.join("; "),
+        lines.join("; "),
         "data and rank by all methods",
         holds,
     ));
@@ -280,7 +280,7 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
 
 /// Two pipelines side by side, blocks of one rank slow: its neighbour only waits.
 pub(super) fn pipelines(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    let (mut right, mut told, mut contradicted) = (0, Vec::new(), 0);
+    let (mut right, mut faults, mut contradicted) = (0, Vec::new(), 0);
     let places = (0..RANKS).flat_map(|rank| ["F", "B"].map(|pass| (rank, pass)));
     for (rank, pass) in places {
         let slow = format!("SLOW_BLOCKS={rank},{pass},10,39");
@@ -295,13 +295,13 @@ pub(super) fn pipelines(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         if named == [[rank]] {
             right += 1;
         } else {
-            told.push(format!("rank {rank}, pass {pass}: {named:?} named"));
+            faults.push(format!("rank {rank}, pass {pass}: {named:?} named"));
         }
         let mut found = verdict.incidents.iter().flat_map(|i| &i.contradictions);
         contradicted += usize::from(found.any(|found| found.about == Question::Ranks));
     }
-    let holds = told.is_empty();
-    told.insert(
+    let holds = faults.is_empty();
+    faults.insert(
         0,
         format!("{right} of 8; in {contradicted} stages named the other rank too"),
     );
@@ -309,7 +309,7 @@ pub(super) fn pipelines(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     print(AcceptanceRow::new(
         id,
         scenario,
-        told.join("; "),
+        faults.join("; "),
         "that rank alone",
         holds,
     ));
