@@ -285,6 +285,8 @@ impl Session {
         text: Vec<u8>,
     ) -> Result<Option<u64>, BusError> {
         let (key, wanted) = (names::token(job), "note who keeps a job");
+        // Not an update from 0: of a job that was deleted the bucket still has a marker, with a
+        // revision.
         if revision == 0 {
             return match self.jobs.create(key, text.into()).await {
                 Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(None),

@@ -181,6 +181,7 @@ impl AlertQueue {
     /// Takes what became of an alert that [`AlertQueue::next`] gave out.
     pub(crate) fn settle(&mut self, alert: &Alert, outcome: PostOutcome, now: Now) -> Settled {
         let sent_s = alert.ended_s.unwrap_or(alert.begun_s);
+        // By the time of day: alerts outlive the process, and with it the clock that goes evenly.
         let is_old = now.seconds().saturating_sub(sent_s) > GIVE_UP_AFTER_S;
         let settled = match outcome {
             PostOutcome::Taken => {

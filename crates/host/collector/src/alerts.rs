@@ -104,6 +104,7 @@ impl JobAlerts {
             if !is_silent && !going_on.contains_key(&incident.id) {
                 let begun_s = now.seconds();
                 let returns = returns.entry(incident.id.clone());
+                // Also of one that was over: what comes and goes is announced less and less.
                 returns.and_modify(|returns| *returns += 1).or_insert(0);
                 going_on.insert(incident.id.clone(), (begun_s, incident.clone()));
                 found

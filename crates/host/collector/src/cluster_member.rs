@@ -262,6 +262,8 @@ impl<'a> BusMember<'a> {
             .announced_at
             .is_none_or(|at| now.since(at) >= ANNOUNCE_EVERY)
         {
+            // Others leave us out when they share free jobs: a job that we take and cannot hold
+            // waits here.
             let has_room: &[u8] = if self.inner.is_full() {
                 b"false"
             } else {
@@ -403,6 +405,7 @@ impl<'a> BusMember<'a> {
         let Some(held) = held else { return Ok(()) };
         let summary = held.summary();
         let is_read = kept.position.load(Ordering::Relaxed) >= newest;
+        // Only at the end of the stream: batches that were not read yet may begin the job again.
         let has_ended = is_read && summary.state == JobState::Ended && !held.runs();
         if has_ended && let Some(kept) = self.kept.remove(job) {
             kept.end().await;
@@ -417,6 +420,7 @@ impl<'a> BusMember<'a> {
         };
         if has_ended || since.is_none_or(|since| since >= every) {
             let folder = self.inner.options.data.join(store::file_name(job));
+            // It goes with the note: whoever takes the job over must not announce the same again.
             let announced = std::fs::read(folder.join(ANNOUNCED)).ok();
             let note = JobNote {
                 keeper: note.keeper,

@@ -191,6 +191,7 @@ impl Collector {
             log,
             _lock: lock,
         });
+        // One query instead of a file for each job that has ended: there may be thousands.
         let mut listed = inner.listed();
         for id in store::jobs(&path).map_err(data)? {
             let known = listed.remove(&id);
@@ -241,6 +242,7 @@ impl Collector {
     pub fn serve(self, listener: TcpListener) -> io::Result<()> {
         self.check(listener.local_addr()?)
             .map_err(io::Error::other)?;
+        // tokio takes a socket over as it is: a blocking one would hold up a thread that answers.
         listener.set_nonblocking(true)?;
         let Inner {
             alerts,

@@ -29,6 +29,7 @@ pub(crate) async fn answer(mut listener: impl Listener, router: Router) {
         let (stream, _) = listener.accept().await;
         let mut server = http1::Builder::new();
         server
+            // hyper panics where a timeout is set and no timer is.
             .timer(TokioTimer::new())
             .header_read_timeout(ASKED_WITHIN);
         let connection = server.serve_connection(TokioIo::new(stream), service.clone());

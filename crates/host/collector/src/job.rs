@@ -159,6 +159,7 @@ impl JobHandle {
                 last_seen_s,
                 version: summary.version + u64::from(!is_same),
             };
+            // The rest changes with every batch, as `last_seen_s` does, and is no news to a page.
             let changed = new.version != summary.version || new.state != summary.state;
             *summary = new;
             changed
@@ -288,6 +289,7 @@ impl JobHandle {
             if !mem::replace(&mut is_said, true) {
                 inner.say(&self.id, &error);
             }
+            // A disk may take up its work again; a damaged file stays damaged.
             if !matches!(error, StoredError::Io(_)) {
                 return None;
             }

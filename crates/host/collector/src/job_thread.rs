@@ -105,6 +105,8 @@ impl JobThread {
         while !self.has_exited {
             match inbox.recv_timeout(LOOK_EVERY) {
                 Ok(first) => {
+                    // One sync for all that wait: with one for each batch a slow disk could not
+                    // follow many hosts.
                     let more = inbox.try_iter().take(GROUP - 1);
                     self.take(std::iter::once(first).chain(more).collect());
                 }

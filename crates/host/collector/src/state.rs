@@ -51,6 +51,7 @@ impl JobState {
         // The end outranks what was open when it came: nobody can put that right any more.
         if ended {
             Self::Ended
+        // Before what is open: whether it still holds nobody knows.
         } else if hosts > 0 && silent == hosts {
             Self::Silent
         } else if open

@@ -147,6 +147,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(&partial)?;
     file.write_all(bytes)?;
     file.sync_data()?;
+    // After the data: a power failure could otherwise leave the name with an empty file.
     fs::rename(&partial, path)
 }
 

@@ -65,6 +65,8 @@ impl AlertOutbox {
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .unwrap_or_default();
+        // Alertmanager drops an alert at its `endsAt`; the others would show each repetition as
+        // news.
         let repeats = form == WebhookForm::Alertmanager;
         let queue = AlertQueue::new(waiting, repeats, Now::read());
         metrics.count_waiting_alerts(queue.waiting().len());
@@ -151,6 +153,7 @@ impl WebhookSender {
     fn new(shared: Arc<OutboxState>, webhook: Webhook, log: fn(&str)) -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
+            // The status decides whether an alert waits or is dropped.
             .http_status_as_error(false)
             .proxy(None)
             .tls_config(webhook.tls.clone())
@@ -188,6 +191,7 @@ impl WebhookSender {
         let settled = {
             let mut queue = self.shared.queue();
             let settled = queue.settle(alert, outcome, Now::read());
+            // What waits is on disk as it is.
             if !matches!(settled, Settled::Waits { .. }) {
                 self.shared.write(&queue);
             }

@@ -306,6 +306,8 @@ impl JobWorker {
                 self.reading = Some(merger);
                 return recorded;
             }
+            // At the same place among the batches as then, so that the same windows close without
+            // the host.
             StoredEntry::Silent { host, .. } => {
                 if let Some(merger) = &mut self.reading {
                     merger.lose(&host);
@@ -412,6 +414,8 @@ impl JobWorker {
                 effects.push(Effect::Answer(asker, refusal));
                 continue;
             }
+            // With the time on the way, which looks like a difference of clocks. Agents read theirs
+            // as late as may be, so that it is short.
             let measured_ns = at_ns.saturating_sub_unsigned(now_ns);
             let (offset_ns, first_ns) = self.offsets_ns(&kept, (&batch.host, &boot), measured_ns);
             batch.shift_ns = offset_ns.saturating_sub(first_ns);
@@ -574,6 +578,7 @@ impl JobWorker {
         let origin = self.ledger.origin?;
         let mut recorded = Vec::with_capacity(windows.len());
         for window in windows {
+            // Before its windows are noted: from then on the same step numbers mean other moments.
             if self.timeline.starts_over(window.first_step) {
                 let incidents = merger.job().verdict().incidents;
                 self.timeline.date(&incidents, origin.begun_s as f64);
@@ -614,6 +619,8 @@ impl JobWorker {
             self.heard.values_mut().for_each(|heard| *heard = now.at);
         }
         let merger = self.handle.merger();
+        // Whoever deregistered is quiet for good: it is dropped here, or each look would find it
+        // again.
         let (left, silent): (Vec<_>, Vec<_>) = self
             .heard
             .extract_if(.., |_, heard| now.since(*heard) >= SILENT_AFTER)
@@ -639,6 +646,7 @@ impl JobWorker {
     fn settle(&mut self, now: Now) -> Vec<Effect> {
         let waits = self.alerts.as_ref().is_some_and(JobAlerts::waits);
         let is_due = now.since(self.published_at) >= LOOK_EVERY;
+        // An alert that waits to be over changes with time alone: nothing has to come for it.
         let mut effects = if (self.is_fresh || waits) && is_due {
             self.publish(now, Over::No)
         } else {

@@ -220,6 +220,7 @@ impl Shipper {
                         ));
                     }
                     has_failed = true;
+                    // Not on `woken`: a new file does not make a place that fails answer sooner.
                     thread::sleep(wait);
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }
