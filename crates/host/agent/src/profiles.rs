@@ -219,6 +219,7 @@ impl Profiles {
             under_way.look(probes, &|_| false);
             self.end(settings, take);
         }
+        // Waits until the last trace is read: the final verdict should have what it shows.
         for input in self.reading.into_iter().flatten() {
             take(input);
         }

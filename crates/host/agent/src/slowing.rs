@@ -31,6 +31,7 @@ impl WatchedLink {
         counted: Counted,
         slow_ratio: f64,
     ) -> Option<Lost> {
+        // Either way: a connection that was made anew counts from zero.
         if counted.busy_ns.abs_diff(self.busy_ns) < MIN_BUSY_NS {
             return None;
         }

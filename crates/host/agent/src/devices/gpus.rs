@@ -263,6 +263,8 @@ impl<'nvml> WatchedGpu<'nvml> {
             used.memory = Some(f64::from(rates.memory) / 100.0);
         }
         let measured = self.measure();
+        // The driver's share is of the time in which any kernel ran, however small; this one knows
+        // better.
         if let Some(percent) = measured.get(GpmMetricId::SmUtil) {
             used.busy = Some(percent / 100.0);
         }
@@ -314,6 +316,7 @@ impl<'nvml> WatchedGpu<'nvml> {
         Links {
             pcie: self.pcie.link(),
             nvlinks: (!states.is_empty()).then_some(up),
+            // The speed is that of one link.
             nvlink_bytes_per_s: mb_per_s.map(|it| it as f64 * 1e6 * f64::from(up)),
         }
     }
