@@ -77,6 +77,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
         jobs.look(Instant::now());
         thread::sleep(LOOK_EVERY);
     }
+    // What was read goes to the collector now: the next agent would have to read it again.
     jobs.leave();
     Ok(ExitCode::SUCCESS)
 }

@@ -86,11 +86,13 @@ pub(crate) fn for_each_job(
                 Ok(Loaded::Other(recording)) => {
                     let id = file.display().to_string();
                     found += 1;
+                    // All files are read anyway; after a failure no further one is replayed.
                     if taken.is_ok() {
                         let job = recording.replay(&id, settings.clone());
                         taken = each(job, JobSource::File(&recording));
                     }
                 }
+                // A folder may hold anything; a file that somebody named is meant to be read.
                 Err(error @ FormatError::Unknown { .. }) if in_folder => {
                     skipped.push(error);
                 }

@@ -137,6 +137,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let receiver = args.collector.receiver()?;
     let mut command = child::command(&args.command);
     command.envs(args.environment.iter().copied());
+    // What the command starts could read them in `/proc`, and has no use for them.
     for secret in environment::SECRETS {
         command.env_remove(secret);
     }
@@ -213,6 +214,7 @@ fn has_old_nccl(program: &OsStr) -> bool {
 
 /// The value of `LD_PRELOAD` with our library before what is there.
 fn preloaded(library: PathBuf) -> OsString {
+    // Of two libraries that define a function the loader takes the first: ours passes calls on.
     let mut value = library.into_os_string();
     if let Some(others) = environment::value(environment::PRELOAD) {
         value.push(":");
@@ -417,6 +419,7 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = OsString::from(".");
     name.push(target.file_name().with_context(|| unwritten(path))?);
+    // A name of our own: two runs may write the same report at once.
     name.push(format!(".{}.tmp", std::process::id()));
     let partial = target.with_file_name(name);
     let written = fs::File::create_new(&partial)

@@ -49,6 +49,7 @@ impl ServerArgs {
     pub(crate) fn server(&self) -> Result<CollectorClient> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
+            // The body of a refusal says what is wrong.
             .http_status_as_error(false)
             .proxy(None)
             .tls_config(self.trust.at(&self.collector)?)

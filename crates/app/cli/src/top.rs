@@ -59,6 +59,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode> {
         .spawn(move || follow(&server, begin, &wishes, &sender))
         .context("failed to start a thread")?;
     let result = watch(&mut ratatui::init(), &mut screen, &wanted, &seen);
+    // Before an error is printed: on the screen of `top` nobody would see it.
     ratatui::restore();
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -83,6 +84,7 @@ fn watch(
         let Event::Key(key) = event::read().context("failed to read a key")? else {
             continue;
         };
+        // Some terminals report releases too: one press would count twice.
         if key.kind != KeyEventKind::Press {
             continue;
         }

@@ -222,6 +222,7 @@ fn steps_of(columns: &[Column]) -> u64 {
 }
 
 fn lag(columns: &[Joined<'_>], ranks: usize, stage: StageId, floor_s: f64) -> Option<String> {
+    // Rank by rank: who is on time mostly stays so, and a run of zeros takes four digits.
     let mut lags = LagDigits::default();
     let mut late = false;
     for rank in 0..ranks {

@@ -82,6 +82,7 @@ fn bar(shares: &[(Paint, f64)]) -> String {
     let mut parts = Vec::new();
     for (paint, share) in shares {
         let width = (share * 100.0).clamp(0.0, 100.0);
+        // Less is written as a width of 0.0.
         if width >= 0.05 {
             let class = paint.class();
             parts.push(format!(
@@ -102,6 +103,7 @@ struct Alike<'a>(Vec<&'a WindowSummary>);
 impl Alike<'_> {
     fn holds(&self, window: &WindowSummary) -> bool {
         self.0.last().is_some_and(|last| {
+            // A restart counts steps anew: a row must not span it.
             window.first_step >= last.first_step
                 && window.labels == last.labels
                 && window.candidates == last.candidates
@@ -198,6 +200,7 @@ fn weakened(window: &WindowSummary) -> String {
         .map(|reason| Text(reason).to_string())
         .collect();
     if let Some(missing) = words::ranks(&window.missing_ranks) {
+        // A downgrade may have named them.
         let folded = fold_ranks(&window.missing_ranks);
         if !reasons
             .iter()

@@ -58,6 +58,7 @@ impl Screen {
             return;
         }
         self.jobs = seen.jobs;
+        // States are declared in the order of urgency.
         self.jobs
             .sort_by(|one, other| (one.state, &one.id).cmp(&(other.state, &other.id)));
         // An answer about a job that was left is of no use.
