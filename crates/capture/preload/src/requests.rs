@@ -117,6 +117,7 @@ pub(crate) fn refused<Listed: Iterator<Item = Posted>>(
         for Posted { bytes, signaled } in list(pair.all_signaled.load(Relaxed) != 0) {
             requests.table.refused(index, 1, bytes);
             if signaled {
+                // What a device refuses is the end of the list, so the newest signals are theirs.
                 pair.signaled.fetch_sub(1, Relaxed);
             }
         }
@@ -185,6 +186,7 @@ impl Requests {
                 found if found == key => {
                     return index.load(Acquire).checked_sub(1).map(QueuePairIndex);
                 }
+                // Numbers that are gone keep their places: a free one ends the search.
                 0 => return None,
                 _ => {}
             }
@@ -198,6 +200,7 @@ impl Requests {
             let taken = number.compare_exchange(0, key, Relaxed, Relaxed);
             let is_ours = taken.is_ok() || taken == Err(key);
             if is_ours {
+                // The place first: whoever finds the number finds where it stands.
                 index.store(at.0 + 1, Release);
                 number.store(key, Release);
             }
@@ -247,6 +250,7 @@ impl Pair {
             signal.0.store(posted, Relaxed);
             signal.1.store(bytes, Relaxed);
         }
+        // After what it stands for: another thread may take the completion.
         self.signaled.store(number + 1, Release);
     }
 

@@ -406,6 +406,7 @@ pub(crate) fn group(number: u32, name: &str, ranks: &str) {
     with_probe(|probe| {
         let name: String = name
             .chars()
+            // Spaces separate the three parts.
             .map(|c| if c.is_whitespace() { '_' } else { c })
             .take(60)
             .collect();

@@ -94,6 +94,7 @@ impl RingDirectory {
             .read(true)
             .write(true)
             .create(true)
+            // It holds the name that whoever claimed the job first gave it.
             .truncate(false)
             .mode(0o600);
         let mut file = options.open(&path).map_err(io_error("open", &path))?;
@@ -331,6 +332,7 @@ enum Creation {
 }
 
 fn make_private(path: &Path) -> Result<Creation, RingError> {
+    // One level first, which tells a folder that is new from one that somebody else may own.
     match DirBuilder::new().mode(0o700).recursive(false).create(path) {
         Ok(()) => return Ok(Creation::New),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -140,6 +140,7 @@ impl ConnectionSlot {
     }
 
     fn counters(&self, now: RankNs) -> [u64; 4] {
+        // Before `posted`: else more could have come back than was given to the network.
         let completed = self.completed.load(Acquire);
         let [idle, idle_bytes] = [&self.idle[0], &self.idle[1]].map(|it| it.load(Relaxed));
         let since = self.busy_since.load(Relaxed);

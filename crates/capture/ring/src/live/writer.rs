@@ -184,6 +184,7 @@ impl LiveWriter {
         {
             self.count_dropped();
         }
+        // Its flows are announced after it: readers look for them from here on.
         let first_flow = table.head.flows_begun.0.load(Relaxed);
         slot.what
             .store(u64::from(communicator.0) | u64::from(op.0) << 32, Relaxed);
@@ -334,6 +335,7 @@ impl LiveWriter {
                 let transfers = count.saturating_sub(slot.done.load(Relaxed));
                 connection.complete(transfers, at);
             }
+            // Before `done`: a reader must not see more of it done than transmitted.
             FlowSlot::catch_up(&slot.transmitted, count);
             slot.done.store(count, Release);
             if count == slot.total.load(Relaxed) {
@@ -463,6 +465,7 @@ impl CommunicatorSlot {
             bytes += chunk.len() as u32;
         }
         self.name_bytes.store(bytes, Relaxed);
+        // Last: a reader that sees it open sees what it is, too.
         self.state.store(OPEN, Release);
     }
 }
