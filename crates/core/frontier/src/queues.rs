@@ -265,6 +265,8 @@ impl Running {
                 }
             }
             let ahead = replay.ahead[boundary];
+            // A queue that is full: the host goes on once its device got to where it was so long
+            // ago.
             let full = (first + boundary)
                 .checked_sub(ahead)
                 .filter(|_| ends && ahead > 0);
@@ -275,6 +277,7 @@ impl Running {
                 if let Some(full) = full {
                     *host_s = host_s.max(self.passed[full][rank]);
                 }
+                // Nor sooner than it can do what the host launched last.
                 *device_s = (ready_s + cell.device_s).max(*host_s + cell.left_s);
                 if cell.reads {
                     *host_s = host_s.max(*device_s);

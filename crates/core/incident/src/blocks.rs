@@ -154,6 +154,7 @@ impl SlowBlocks {
         let open = !context.ended && last.saturating_add(2) >= last_step;
         let until = if open { last_step } else { last };
         let lost_s = self.lost_s * looked.scale(first, until.max(last));
+        // Scaled up from a sample it may exceed what the steps took.
         let cost_share = lost_s / exposed_s.max(lost_s);
         let (side, part) = (self.side(), self.part());
         let count = steps.len().max(1) as f64;

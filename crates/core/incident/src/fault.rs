@@ -194,6 +194,7 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
         .map(RankColumn)
         .collect();
     let mut found = Vec::new();
+    // Of equals the lowest rank, so that a window always gives the same answer.
     while let Some(&worst) = left
         .iter()
         .max_by(|a, b| late_s[a.0].total_cmp(&late_s[b.0]).then(b.cmp(a)))
@@ -698,6 +699,7 @@ impl Record {
         let stall_s = settings
             .stall_min_s
             .max(settings.stall_min_steps * self.step_s);
+        // For each strike: many small ones are no stall.
         let stopped = self.weight_s >= stall_s * self.strikes.max(1) as f64;
         let is_often = self.strikes >= STRIKES_MIN;
         match self.pace {

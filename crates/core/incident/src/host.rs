@@ -80,6 +80,7 @@ pub fn cores(
 ) -> Option<(Observation, Option<Action>)> {
     let quota = cpu_quota(ranks, usages);
     if ranks.is_empty() {
+        // All ranks have no peers; a quota says by itself that cores lack.
         return quota;
     }
     let kept_busy = each(usages, |usage| usage.cores);
@@ -108,6 +109,7 @@ pub fn cores(
     let ranks: Vec<_> = ranks
         .iter()
         .copied()
+        // A rank of which nothing is known counts as its peers do.
         .filter(|rank| (kept_busy.get(rank).unwrap_or(&peers) - peers).abs() >= CORES_MIN)
         .collect();
     busy(&ranks).map(|busy| (Observation::Cores(busy), None))
@@ -145,6 +147,7 @@ fn each(usages: &BTreeMap<u32, CoreUsage>, what: fn(&CoreUsage) -> f64) -> BTree
 
 /// Those of `ranks` that wanted for cores for more of the time than their peers.
 fn in_want(ranks: &[u32], shares: &BTreeMap<u32, f64>) -> Vec<u32> {
+    // Without peers nobody lacks more than they do.
     let peers = of_peers(ranks, shares).unwrap_or(f64::INFINITY);
     ranks
         .iter()

@@ -224,6 +224,7 @@ impl DeviceAccount {
                         continue;
                     };
                     late_s += (own_s[column] - usual_s[column]).max(0.0);
+                    // Differences of two ranges: least against most, and most against least.
                     least_s += bound_least_s[column] - usual_most_s[column];
                     most_s += bound_most_s[column] - usual_least_s[column];
                     level_s += usual_s[column] / fault.ranks.len() as f64;

@@ -183,6 +183,7 @@ impl Escalation {
         }
         match self.timer.push(step) {
             Iteration::Open => {}
+            // What counts as an iteration has changed, and with it how long one usually takes.
             Iteration::Relearned => self.trigger.relearn(),
             Iteration::Done { duration_s } => {
                 if self

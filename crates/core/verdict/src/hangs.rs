@@ -169,6 +169,7 @@ impl Hangs {
 
     /// Something moved at `at`: a stall from before is over. Its seconds if it was spoken of.
     fn moved(&mut self, at: RankNs) -> Option<f64> {
+        // Rings are read one after another: a mark from before the stall may come late.
         let under = self.now.take_if(|under| at > under.stall.since)?;
         let quiet_s = at.seconds_since(under.stall.since);
         let number = under.number?;
@@ -214,6 +215,7 @@ impl Hangs {
             let mut ranks = culprits.chain(waiting);
             ranks.all(|rank| under.left_orderly.contains(rank) && !failed.contains(rank))
         });
+        // Kept at hand: one of these ranks may still turn out to have failed.
         self.dismissed = dismissed.or(self.dismissed.take());
     }
 
@@ -278,6 +280,7 @@ impl Hangs {
         if !gave_up && !is_wrong {
             return false;
         }
+        // One that had ended itself before gave up as well: the hang explains both.
         self.killed = None;
         self.spoken += 1;
         let new = Under::new(stall, self.progress(), at);
@@ -432,6 +435,7 @@ impl Hangs {
             self.communication.suspect(rank, operation);
         }
         self.communication.look(rank, at, in_progress, ended);
+        // Only a stall inside operations: that another one is over, marks say.
         let inside = self.now.as_ref()?.stall.failure.is_some();
         if !inside || self.communication.stall(at).is_some() {
             return None;

@@ -363,6 +363,7 @@ impl HostMerger {
         if self.device_steps.is_none() {
             self.device_steps = self.job.wanted_device_steps(now, ORDER_AHEAD_S);
         }
+        // Hosts are asked until the job has come to it: an answer may be lost on the way.
         self.profile.take_if(|wanted| step >= wanted.first_step);
         let settings = self.job.settings.profile.clone();
         if self.profile.is_some()
@@ -419,6 +420,7 @@ impl Host {
                     && before.names > 0
                     && !before.left
                 {
+                    // A process tells its names in one order: the first so many are known.
                     before.names -= 1;
                     return;
                 }

@@ -197,6 +197,7 @@ impl Job {
 
     /// All ranks start over; what was found stays.
     fn restart(&mut self) {
+        // Before anything is forgotten: what is still open belongs to the start that has ended.
         self.end_profile(&[]);
         self.finish();
         let found = self.fused(JobContext {
@@ -206,6 +207,7 @@ impl Job {
         self.earlier.add(found, self.aligner.steps());
         self.aligner = Aligner::new(self.settings.window.clone());
         self.detectors.restart();
+        // Other steps have the same numbers from now on.
         self.usages = Usages::default();
         self.notes.restart();
     }
@@ -255,6 +257,7 @@ impl Job {
         let moves = self.detectors.collectives.hangs.mark(rank, mark);
         self.announcements.moves_again(moves);
         if matches!(mark.event, Event::ProfilerBegin | Event::ProfilerEnd) {
+            // While a profiler starts or stops a step takes longer, and says nothing of the job.
             self.aligner.leave_out_until(self.step());
         }
         self.observe(&Input::Mark { rank, mark: *mark });

@@ -160,6 +160,7 @@ impl Pipelines {
     pub(crate) fn see_device(&mut self) {
         if !self.has_devices {
             self.has_devices = true;
+            // What hosts showed until now were launches.
             self.looked = Looked::sampled();
             self.slow.clear();
             self.absorbed.clear();
@@ -236,6 +237,7 @@ impl Pipelines {
                 self.slow.len() - 1
             });
             let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
+            // Divided by how much longer each was, so that together they cost what was lost.
             let lost_s = held.lost_s * excess_s / all_s;
             if let Some(slow) = self.slow.get_mut(at) {
                 slow.blocks.strike(held, lost_s, &blocks);

@@ -48,6 +48,7 @@ impl Span {
         if last_at.is_some_and(|last_at| at.seconds_since(last_at) < READ_EVERY_S) {
             return false;
         }
+        // The first reading counts as zero: what began the span has cost something by now.
         let cost_s = communication.slow_s();
         self.cost_s
             .push_back((at, if last_at.is_none() { 0.0 } else { cost_s }));
@@ -117,6 +118,7 @@ impl SlowCollectives {
                 .sort_by(|(_, a, _), (_, b, _)| b.cost_s.total_cmp(&a.cost_s));
             self.over.truncate(MAX_SPANS);
             self.now = None;
+            // The next span is for whoever makes that one slow.
             communication.forgive();
             return None;
         }

@@ -99,6 +99,7 @@ impl DependencyBuilder<'_> {
             let [first, second] = [*a, *b].map(|op| (self.op(op).number, self.op(op).kind));
             self.start(*a)
                 .total_cmp(&self.start(*b))
+                // Of equal starts the order must not depend on the order of rows.
                 .then(first.cmp(&second))
         });
         ops

@@ -230,6 +230,7 @@ impl Compared {
         let mut named: Vec<u32> = out.iter().map(|worker| worker.worker).collect();
         named.sort_unstable();
         if named.len() * 2 > ranks {
+            // On most ranks it is the function, not they.
             named.clear();
         }
         let beta = mean(&|worker| worker.values[0].into());
@@ -302,6 +303,7 @@ impl Compared {
         let median = self.found.median.map(f64::from);
         let abnormal = self.found.abnormal.iter().map(|abnormal| {
             let [beta, mu, sigma] = abnormal.values.map(f64::from);
+            // What was not measured does not deviate.
             let measured = f64::from(u8::from(abnormal.measured));
             let [excess_beta, excess_mu, excess_sigma] = abnormal.excess;
             AbnormalRank {

@@ -320,6 +320,7 @@ fn rank_profile(rank: &ProfiledRank) -> RankProfile {
         idle_share: (1.0 - busy).max(0.0),
         device_idle_share: profile
             .has_device
+            // While only the host works its device is idle too.
             .then_some((1.0 - busy + host_share).clamp(0.0, 1.0)),
         communication_share: profile.communication_share,
         no_hw: !profile.patterns.values().any(Pattern::is_measured),
@@ -376,6 +377,7 @@ fn entries(ranks: &[ProfiledRank], matches: &Matches) -> Option<BTreeMap<u32, i6
     let later = starts.iter().map(|(rank, start)| {
         let known = clocks
             .doubt_ns(*rank, *first)
+            // Less than the clocks are good for is nothing.
             .filter(|doubt| start - earliest >= *doubt);
         (*rank, known.map_or(0, |_| start - earliest))
     });
