@@ -108,6 +108,8 @@ pub(crate) struct LastIssue {
 /// A collective that a rank has entered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entered {
+    /// The group, by its number.
+    pub group: u32,
     /// How many collectives the rank has issued in the group, this one included.
     pub number: u64,
     /// Its kind.
@@ -221,10 +223,10 @@ impl Collectives {
         let issue = match mark.event {
             Event::CollectiveIssue(issue) => issue,
             Event::InitBegin { group, number } => {
-                return self.enter(rank, group, init(number, false));
+                return self.enter(rank, init(group, number, false));
             }
             Event::InitEnd { group, number } => {
-                return self.enter(rank, group, init(number, true));
+                return self.enter(rank, init(group, number, true));
             }
             // What laggard stops a rank for is not where the rank stands.
             Event::ProfilerBegin | Event::ProfilerEnd => return,
@@ -268,8 +270,9 @@ impl Collectives {
 
     /// Says that a rank entered a collective, as another tool recorded it, or making the group
     /// of all ranks. Of a group the latest counts, and the first that is under way.
-    pub fn enter(&mut self, rank: u32, group: u32, entered: Entered) {
+    pub fn enter(&mut self, rank: u32, entered: Entered) {
         let Entered {
+            group,
             number,
             op,
             detail,
@@ -461,9 +464,10 @@ impl Collectives {
 }
 
 /// Making the group of all ranks, as [`Collectives::enter`] takes it.
-fn init(number: u64, completed: bool) -> Entered {
+fn init(group: u32, number: u64, completed: bool) -> Entered {
     let (op, in_flight) = (CollectiveOp::INIT, InFlight::Unknown);
     Entered {
+        group,
         number,
         op,
         detail: String::new(),

@@ -5,7 +5,7 @@ use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration};
 use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
 use crate::{Graph, ScheduleSettings};
-use model::{BlockPlace, PipelineBlock, PipelineRankState, Standstill};
+use model::{BlockPlace, CollectiveIssue, PipelineBlock, PipelineRankState, Standstill};
 
 /// Iterations of a rank that wait for other ranks' at most; older ones are forgotten.
 const WAITING: usize = 64;
@@ -139,7 +139,7 @@ impl Watch {
     ///
     /// # Units
     /// `at_ns` is a clock that the group's members share.
-    pub fn meet(&mut self, rank: u32, group: u32, number: u64, at_ns: u64) {
+    pub fn meet(&mut self, rank: u32, at_ns: u64, issue: &CollectiveIssue) {
         let Some(seen) = self.ranks.get(&rank) else {
             return;
         };
@@ -151,7 +151,7 @@ impl Watch {
                 ..
             } = place;
             let block = (seen.current.number, stage, pass, microbatch, rank);
-            self.meetings.enter(group, number, at_ns, block);
+            self.meetings.enter(issue.group, issue.number, at_ns, block);
         }
     }
 

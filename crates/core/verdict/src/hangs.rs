@@ -453,8 +453,8 @@ impl Hangs {
         self.collectives.lose(rank);
     }
 
-    pub(crate) fn enter(&mut self, rank: u32, group: u32, entered: Entered) {
-        self.collectives.enter(rank, group, entered);
+    pub(crate) fn enter(&mut self, rank: u32, entered: Entered) {
+        self.collectives.enter(rank, entered);
     }
 
     /// What was told is one moment of a job that does not move.

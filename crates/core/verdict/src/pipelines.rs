@@ -129,13 +129,7 @@ impl Pipelines {
                 op: CollectiveOp::SEND,
                 ..
             } => self.watch.send(rank),
-            CollectiveIssue {
-                group,
-                number: number @ 1..,
-                ..
-            } => {
-                self.watch.meet(rank, group, number, at.0);
-            }
+            CollectiveIssue { number: 1.., .. } => self.watch.meet(rank, at.0, issue),
             _ => {}
         }
     }

@@ -33,6 +33,7 @@ fn mark(event: Event) -> model::Mark {
 fn entered(number: u64, detail: &str, completed: bool) -> Entered {
     let (detail, in_flight) = (detail.to_owned(), InFlight::Unknown);
     Entered {
+        group: WORLD,
         number,
         op: REDUCE,
         detail,
@@ -298,8 +299,8 @@ fn recorded(job: &mut Collectives, group: u32, reported: &[(u32, u64, Option<InF
         let in_flight = in_flight.unwrap_or_default();
         job.enter(
             *rank,
-            group,
             Entered {
+                group,
                 in_flight,
                 ..entered(*number, "", completed)
             },
@@ -518,7 +519,7 @@ fn the_minority_entered_with_another_size() {
     let mut job = job();
     for rank in 0..4 {
         let detail = if rank == 0 { "[[8]]" } else { "[[4]]" };
-        job.enter(rank, WORLD, entered(11, detail, false));
+        job.enter(rank, entered(11, detail, false));
     }
     let stall = job.stuck().unwrap();
     assert_eq!((stall.kind, &stall.culprits), (StallKind::Desync, &vec![0]));
@@ -557,7 +558,7 @@ fn ranks_that_passed_do_not_hide_who_brought_too_much() {
 fn what_is_completed_is_not_stuck() {
     let mut job = job();
     for rank in 0..3 {
-        job.enter(rank, WORLD, entered(11, "", true));
+        job.enter(rank, entered(11, "", true));
     }
     assert_eq!(job.stuck(), None);
 }

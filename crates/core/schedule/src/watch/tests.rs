@@ -1,4 +1,4 @@
-use model::{Pass, PipelineBlock, PipelineRankState, Standstill};
+use model::{CollectiveOp, Pass, PipelineBlock, PipelineRankState, Standstill};
 
 use super::*;
 use crate::{Scheme, place};
@@ -122,7 +122,8 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
                 let rank = first_rank + place.stage;
                 let late_ns = if first_rank > 0 { extra_ns(node).0 } else { 0 };
                 found.extend(watch.begin(rank, begin_ns, place));
-                watch.meet(rank, place.stage, number, begin_ns + F_NS + late_ns);
+                let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, place.stage, number);
+                watch.meet(rank, begin_ns + F_NS + late_ns, &issue);
                 found.extend(watch.end(rank, step, end_ns(&node), place));
             }
         }

@@ -123,13 +123,14 @@ impl Detector for InCollectives {
                 in_flight,
             } => {
                 let entered = Entered {
+                    group: *group,
                     number: *number,
                     op: CollectiveOp::from_name(op),
                     detail: detail.clone(),
                     completed: *completed,
                     in_flight: *in_flight,
                 };
-                hangs.enter(*rank, *group, entered);
+                hangs.enter(*rank, entered);
             }
             Input::SnapshotComplete => hangs.stuck(),
             Input::StacksComplete => {
