@@ -11,6 +11,7 @@ mod devices;
 mod flight;
 mod jobs;
 mod live;
+mod outbox;
 mod ports;
 mod probes;
 mod processes;

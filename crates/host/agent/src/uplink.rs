@@ -8,20 +8,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{input_line, pack_batch};
 use model::{Input, RankNs};
-use protocol::{BatchAddress, BatchHead, HostOrders};
+use protocol::BatchAddress;
 use tracing::{debug, info};
 use verdict::WantedProfile;
 
 use crate::collector_link::{BatchAnswer, CollectorLink, Receiver};
-use crate::spool::{BATCH_BYTES, Spool, SpooledLines, is, lost_line, thin};
+use crate::outbox::{BatchOutbox, FIRST_WAIT};
+use crate::spool::{SpooledLines, lost_line, thin};
 
-/// How often what was told is sent.
-const SEND_EVERY: Duration = Duration::from_millis(500);
+/// How often what was reported is sent.
+pub(crate) const SEND_EVERY: Duration = Duration::from_millis(500);
 /// Lines that wait for the thread that sends, while it waits for an answer.
 const OPEN_BYTES: usize = 32 << 20;
-/// Waits after failures double from the first to the last of these.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LAST_WAIT: Duration = Duration::from_secs(30);
 
 /// Whom to tell, and about what.
 #[derive(Clone, Debug)]
@@ -171,33 +169,13 @@ impl Drop for Uplink {
     }
 }
 
-/// The thread that sends.
+/// The thread that sends: it owns the connection and reads the clock. What is sent and when, the
+/// outbox decides.
 struct Sender {
     shared: Arc<UplinkShared>,
     link: CollectorLink,
     destination: Destination,
-    boot: String,
-    /// The agent session, and how often it began anew.
-    session: String,
-    restarts: u32,
-    sequence: u64,
-    spool: Spool,
-    /// What is being sent; the same until it is answered.
-    batch: Option<SpooledLines>,
-    /// The time up to which all is told that was taken.
-    watermark: RankNs,
-    last: bool,
-    /// Lines that those after them stand on, for a collector that has lost them.
-    known: Vec<u8>,
-    sent_at: Option<Instant>,
-    wait: Duration,
-    retry_at: Instant,
-    /// Whether somebody was told that the collector does not answer.
-    complained: bool,
-    /// Whether the batch is what is left of one that was refused for good.
-    refused: bool,
-    /// The profile window that was asked for last.
-    profile: Option<WantedProfile>,
+    outbox: BatchOutbox,
 }
 
 impl Sender {
@@ -212,26 +190,14 @@ impl Sender {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        // Later agents of a host sort behind earlier ones, and two of one moment are not alike.
+        let session = format!("{}-{}", since_epoch.as_micros(), std::process::id());
+        let boot = boot.unwrap_or_default().trim().to_owned();
         Ok(Self {
             shared,
             link,
             destination,
-            boot: boot.unwrap_or_default().trim().to_owned(),
-            // Later agents of a host sort behind earlier ones, and two of one moment are not alike.
-            session: format!("{}-{}", since_epoch.as_micros(), std::process::id()),
-            restarts: 0,
-            sequence: 0,
-            spool: Spool::default(),
-            batch: None,
-            watermark: RankNs::default(),
-            last: false,
-            known: Vec::new(),
-            sent_at: None,
-            wait: FIRST_WAIT,
-            retry_at: Instant::now(),
-            complained: false,
-            refused: false,
-            profile: None,
+            outbox: BatchOutbox::new(boot, session, Instant::now()),
         })
     }
 
@@ -246,17 +212,18 @@ impl Sender {
             let lines = mem::take(&mut open.unsent.lines);
             let (watermark, end) = (open.unsent.watermark, open.end);
             drop(open);
-            self.spool.push(&SpooledLines { watermark, lines });
+            self.outbox.push(&SpooledLines { watermark, lines });
             let leaves = matches!(end, Some((Farewell::Leave, _)));
-            while end.is_some() || Instant::now() >= self.retry_at {
-                if !self.send_next(watermark, leaves) {
+            // At the end there is no time to be patient: no wait between tries is kept.
+            while end.is_some() || self.outbox.may_try(Instant::now()) {
+                if !self.send_next(leaves) {
                     break;
                 }
             }
-            let is_behind = self.batch.is_some() || !self.spool.is_empty();
+            let is_behind = self.outbox.is_behind();
             self.shared.open().is_behind = is_behind;
             match end {
-                Some(_) if !is_behind && self.last == leaves => {
+                Some(_) if !is_behind && self.outbox.has_said_all(leaves) => {
                     self.shared.open().delivered = true;
                     return;
                 }
@@ -269,190 +236,42 @@ impl Sender {
     }
 
     /// Sends the next batch; whether it is worth to go on.
-    fn send_next(&mut self, watermark: RankNs, leaves: bool) -> bool {
-        if self.batch.is_none() {
-            let is_due = self
-                .sent_at
-                .is_none_or(|sent| sent.elapsed() >= SEND_EVERY * 2);
-            self.batch = self.next_batch(watermark, leaves, is_due);
-        }
-        if self.batch.is_none() {
+    fn send_next(&mut self, leaves: bool) -> bool {
+        let Some((head, lines)) = self.outbox.next(Instant::now(), leaves) else {
             return false;
-        }
-        match self.send() {
-            BatchAnswer::Taken {
-                wanted:
-                    HostOrders {
-                        stacks,
-                        profile,
-                        device_steps,
-                    },
-                lost,
-            } => {
-                let mut open = self.shared.open();
-                open.wanted = stacks;
-                open.device_steps = device_steps;
-                // It asks until the job has come to the window.
-                if profile.is_some() && profile != self.profile {
-                    open.profile.clone_from(&profile);
-                    self.profile = profile;
-                }
-                drop(open);
-                self.taken();
-                // Only between batches: what is on its way may be in the stream.
-                if lost.is_some_and(|session| session == self.session) {
-                    self.begin_anew();
-                }
-                true
-            }
-            // The answer to it was lost on the way, and the batch was not.
-            BatchAnswer::Next(next) if next > self.sequence => {
-                self.taken();
-                true
-            }
-            BatchAnswer::Next(_) => {
-                self.begin_anew();
-                true
-            }
-            BatchAnswer::Refused(reason) => {
-                self.complain(&format!("refuses what it is sent ({reason})"));
-                let batch = self.batch.take().unwrap_or_default();
-                // What is lost is told; if that is refused too, nothing can be said of it.
-                if !mem::take(&mut self.refused) {
-                    let mut lost = BTreeMap::new();
-                    thin(&batch.lines, &mut Vec::new(), &mut lost);
-                    let lines = lost
-                        .into_iter()
-                        .map(|(rank, count)| lost_line(rank, count))
-                        .collect::<String>()
-                        .into_bytes();
-                    self.refused = !lines.is_empty();
-                    self.batch = self.refused.then_some(SpooledLines { lines, ..batch });
-                }
-                self.back_off(None);
-                false
-            }
-            BatchAnswer::Later { reason, wait } => {
-                self.complain(&format!(
-                    "does not take what it is sent ({reason}); it is kept, the command goes on"
-                ));
-                self.back_off(wait);
-                false
-            }
-        }
-    }
-
-    fn next_batch(
-        &mut self,
-        watermark: RankNs,
-        leaves: bool,
-        is_due: bool,
-    ) -> Option<SpooledLines> {
-        // Several in one: each answer is waited for, so after an outage fewer batches catch up
-        // sooner.
-        let mut batch = self.spool.pop();
-        while let Some(begun) = &mut batch
-            && begun.lines.len() < BATCH_BYTES / 2
-            && let Some(more) = self.spool.pop()
-        {
-            begun.lines.extend(more.lines);
-            begun.watermark = more.watermark;
-        }
-        if batch.is_none() && leaves && !self.last {
-            self.last = true;
-            return Some(SpooledLines {
-                watermark,
-                lines: Vec::new(),
-            });
-        }
-        // That nothing happened is worth telling too.
-        batch.or_else(|| {
-            is_due.then(|| SpooledLines {
-                watermark,
-                lines: Vec::new(),
-            })
-        })
-    }
-
-    fn taken(&mut self) {
-        let SpooledLines { watermark, lines } = self.batch.take().unwrap_or_default();
-        self.watermark = watermark;
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            // Ranks tell again who they are after it.
-            if is(line, "restart") {
-                self.known.clear();
-            }
-            if ["restart", "rank", "name", "group", "communicator", "note"]
-                .iter()
-                .any(|kind| is(line, kind))
-            {
-                self.known.extend_from_slice(line);
-            }
-        }
-        self.sequence += 1;
-        self.refused = false;
-        self.sent_at = Some(Instant::now());
-        self.wait = FIRST_WAIT;
-        if mem::take(&mut self.complained) {
-            self.say("answers again");
-        }
-    }
-
-    /// The collector has lost what it had: it is told again who the ranks are.
-    fn begin_anew(&mut self) {
-        self.restarts += 1;
-        // A new session of the same agent: numbers begin at 0 again, and the collector waits for no
-        // others.
-        let base = self.session.split('.').next().unwrap_or_default();
-        self.session = format!("{base}.{}", self.restarts);
-        self.sequence = 0;
-        info!(
-            job = self.destination.job,
-            session = self.session,
-            "tells all anew"
-        );
-        let nothing = SpooledLines {
-            watermark: self.watermark,
-            lines: Vec::new(),
         };
-        let batch = self.batch.get_or_insert(nothing);
-        let mut lines = mem::take(&mut self.known);
-        lines.append(&mut batch.lines);
-        batch.lines = lines;
-    }
-
-    fn back_off(&mut self, wait: Option<Duration>) {
-        self.retry_at = Instant::now() + wait.unwrap_or(self.wait).min(LAST_WAIT);
-        self.wait = (self.wait * 2).min(LAST_WAIT);
-    }
-
-    fn complain(&mut self, what: &str) {
-        if !mem::replace(&mut self.complained, true) {
-            self.say(what);
+        let packed = pack_batch(&head, lines);
+        let answer = match packed {
+            Ok(body) => self.send(body),
+            Err(error) => BatchAnswer::Later {
+                reason: error.to_string(),
+                wait: None,
+            },
+        };
+        // Read again: an answer may take as long as the longest wait.
+        let outcome = self.outbox.answered(Instant::now(), answer);
+        if outcome.began_anew {
+            let (job, (session, _)) = (&self.destination.job, self.outbox.place());
+            info!(job, session, "tells all anew");
         }
-    }
-
-    fn say(&self, what: &str) {
-        let line = format!("{} {what}", self.destination.receiver);
-        self.shared.open().lines.push(line);
-    }
-
-    fn send(&mut self) -> BatchAnswer {
-        let Some(batch) = &self.batch else {
-            return BatchAnswer::Next(self.sequence);
-        };
-        let head = BatchHead::new(&self.boot, batch.watermark, self.last);
-        let body = match pack_batch(&head, &batch.lines) {
-            Ok(body) => body,
-            Err(error) => {
-                return BatchAnswer::Later {
-                    reason: error.to_string(),
-                    wait: None,
-                };
+        let mut open = self.shared.open();
+        if let Some(orders) = outcome.orders {
+            open.wanted = orders.stacks;
+            open.device_steps = orders.device_steps;
+            // It asks until the job has come to the window.
+            if orders.profile.is_some() {
+                open.profile = orders.profile;
             }
-        };
+        }
+        let receiver = &self.destination.receiver;
+        open.lines
+            .extend(outcome.said.map(|what| format!("{receiver} {what}")));
+        outcome.goes_on
+    }
+
+    fn send(&mut self, body: Vec<u8>) -> BatchAnswer {
         let Destination { job, host, .. } = &self.destination;
-        let (session, sequence) = (self.session.as_str(), self.sequence);
+        let (session, sequence) = self.outbox.place();
         let address = BatchAddress {
             job,
             host,
