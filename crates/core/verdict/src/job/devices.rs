@@ -99,7 +99,7 @@ impl Job {
     }
 
     /// What is said of hosts that wait for their devices, or run ahead of them.
-    pub(super) fn device_wait_note(&self) -> Option<VerdictNote> {
+    pub(super) fn device_wait_note(&self, hosts_may_run_ahead: bool) -> Option<VerdictNote> {
         let Some(share) = self.device_wait_share() else {
             let devices = &self.detectors.stages.devices;
             return if devices.sampled_steps() > 0 {
@@ -107,8 +107,7 @@ impl Job {
             } else if devices.hosts_run_ahead() {
                 Some(VerdictNote::DevicesUnseen)
             } else {
-                self.hosts_may_run_ahead()
-                    .then_some(VerdictNote::DevicesMayBeUnseen)
+                hosts_may_run_ahead.then_some(VerdictNote::DevicesMayBeUnseen)
             };
         };
         let incidents = self.detectors.stages.tracker.findings(self.context());

@@ -8,6 +8,8 @@ use crate::detectors::pipeline_summary;
 impl Job {
     /// What is to be said of the job now.
     pub fn verdict(&self) -> Verdict {
+        // Once: it takes all findings of the job's stages.
+        let hosts_may_run_ahead = self.hosts_may_run_ahead();
         Verdict {
             side_channels: self.side_channels.summaries(&self.names),
             schema: SCHEMA.to_owned(),
@@ -24,7 +26,7 @@ impl Job {
                 exposed_s: self.accounting.exposed_s(),
                 device_wait_share: self.device_wait_share(),
                 hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
-                hosts_may_run_ahead: self.hosts_may_run_ahead(),
+                hosts_may_run_ahead,
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),
                 sampled_steps: self.detectors.stages.devices.sampled_steps(),
                 read_backs: self.detectors.stages.devices.read_backs(&self.names),
@@ -53,7 +55,11 @@ impl Job {
                 .shown
                 .as_ref()
                 .map(|shown| shown.what_if.clone()),
-            notes: self.all_notes().iter().map(narrate::note).collect(),
+            notes: self
+                .all_notes(hosts_may_run_ahead)
+                .iter()
+                .map(narrate::note)
+                .collect(),
             profile: self
                 .detectors
                 .functions

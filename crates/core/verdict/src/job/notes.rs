@@ -127,8 +127,9 @@ impl Job {
         self.notes.say(note);
     }
 
-    /// What stands beside the incidents.
-    pub(super) fn all_notes(&self) -> Vec<VerdictNote> {
+    /// What stands beside the incidents, of a job whose [hosts may run
+    /// ahead](Self::hosts_may_run_ahead) or not.
+    pub(super) fn all_notes(&self, hosts_may_run_ahead: bool) -> Vec<VerdictNote> {
         let mut notes: Vec<VerdictNote> = self.notes.all(self.accounting.listed()).collect();
         notes.extend(self.nothing_analysed());
         if self.detectors.functions.profiled.is_none() {
@@ -136,7 +137,7 @@ impl Job {
         }
         let steps = self.detectors.stages.tracker.ambiguous_steps();
         notes.extend((steps > 0).then_some(VerdictNote::AmbiguousSteps { steps }));
-        notes.extend(self.device_wait_note());
+        notes.extend(self.device_wait_note(hosts_may_run_ahead));
         notes.extend(self.read_back_notes());
         notes.extend(
             self.detectors
