@@ -135,6 +135,7 @@ impl JobReader {
 
     fn add(&mut self, path: PathBuf, reader: RingReader, take: &mut dyn FnMut(Input)) {
         let Identity { rank, .. } = *reader.identity();
+        // What the process wrote that had the rank before comes before what this one says.
         if self
             .rings
             .values()

@@ -46,6 +46,7 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
             roles: window.roles,
         });
     }
+    // A shorter accumulation ends each epoch: only where many steps are odd does the loop vary.
     if window.accumulation_collapsed || window.odd_accumulation_steps * 5 > window.steps {
         axes.labels.push(Label::GradientAccumulationAmbiguous);
         axes.downgrades.push(Downgrade::MicroSteps);
@@ -124,6 +125,8 @@ fn label_leading_stage(
     } else if gates.model_fit && cause_allowed && several_ranks {
         axes.labels.push(Label::SyncWaitDependent);
         let notable = gates.dominance_min * found.median_step_s();
+        // One rank alone, and late by this stage rather than by one before: then the others wait
+        // for it.
         if local.tie_set.len() == 1 && local.lag_increment_s >= notable {
             axes.labels.push(Label::LikelySyncWait);
         }

@@ -299,6 +299,7 @@ fn columns(ranks: usize, faults: &[Excess]) -> Vec<usize> {
         .iter()
         .flat_map(|fault| fault.columns.iter().copied())
         .take(MAX_RANKS)
+        // From all over the job: neighbours share a host, and with it what holds them back.
         .chain((0..MAX_RANKS).map(|at| at * ranks / MAX_RANKS))
         .collect();
     columns.sort_unstable();
@@ -320,6 +321,7 @@ fn reads_every(steps: &[u64], rows: &[QueueRow]) -> usize {
         .map(|(step, _)| *step)
         .collect();
     let (Some(first), Some(last)) = (reading.first(), steps.last()) else {
+        // Nobody reads back: the turn never comes.
         return usize::MAX;
     };
     // Steps are sampled: between two that read back there may be some that were not seen.

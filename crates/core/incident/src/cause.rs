@@ -116,6 +116,7 @@ pub(crate) fn common_causes(
         );
     }
     let is_open = causes.is_empty() && !faults.iter().any(|fault| fault.notable);
+    // Where devices are accounted, who comes last is measured on their clocks.
     if is_open && account.is_none() {
         causes.extend(unknown_rank(window, found, settings));
     }
@@ -220,6 +221,7 @@ fn degraded(
 /// What ranks wait for their data beyond what is explained; nothing if no rank did.
 fn waited_for_data_s(window: &Window, found: &WindowFrontier, explained_s: f64) -> Option<f64> {
     let charged_s = found.advance_s[found.slot(StageId::DATA)?];
+    // What is charged may be one rank's wait; what all wait for, the usual rank waits for too.
     Some((charged_s - explained_s).min(usual_s(window, StageId::DATA)))
 }
 

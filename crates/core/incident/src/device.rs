@@ -67,6 +67,7 @@ pub fn devices(
             let worst = views
                 .iter()
                 .filter_map(|view| Some((view, rule(view)?)))
+                // The worst one a rule: eight of one host would say the same eight times.
                 .max_by(|(_, one), (_, other)| one.excess.total_cmp(&other.excess));
             let Some((
                 view,

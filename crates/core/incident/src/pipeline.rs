@@ -18,6 +18,7 @@ pub fn pipeline_slowed(
     settings: &IncidentSettings,
 ) -> Finding {
     let cost_share = found.lost_s / pipeline.total_s.max(found.lost_s);
+    // Nobody is to blame: iterations took longer, and that is all.
     let kind = if found.ranks.is_empty() && found.stage.is_none() {
         IncidentKind::Degraded
     } else {
@@ -92,6 +93,7 @@ fn action(found: &SlowIterations) -> Action {
         BlockCause::Host => PipelineAction::LookAtHost { ranks },
         BlockCause::Transfer => PipelineAction::LookAtLinkInto { ranks },
         BlockCause::Outside => PipelineAction::LookBetweenIterations { ranks },
+        // All ranks have logs, and nothing in them explains it: more logs would not help.
         BlockCause::Unseen if found.unseen.is_empty() => {
             return Action::LookAtWhatChanged;
         }

@@ -65,6 +65,8 @@ impl Abnormal {
             FunctionClass::Collective if mu.is_gt() => Some(FunctionFaultKind::Detour),
             FunctionClass::Collective if sigma.is_lt() => Some(FunctionFaultKind::SlowLink),
             FunctionClass::Collective => beta.is_gt().then_some(FunctionFaultKind::Waits),
+            // Copies that take longer at the usual rate are more copies, for which no link is to
+            // blame.
             FunctionClass::Memory => None,
             FunctionClass::CpuCompute | FunctionClass::Python | FunctionClass::OtherCpu => {
                 let busy_share = f64::from(self.values[1]);
@@ -173,6 +175,7 @@ pub fn localise(
             });
         }
     }
+    // Only what is unexpected can be common: most workers cannot differ from most.
     let problem = (!abnormal.is_empty()).then_some(if unexpected * 2 > columns.len() {
         Problem::Common
     } else {

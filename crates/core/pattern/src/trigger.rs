@@ -119,6 +119,7 @@ impl Trigger {
 
     /// Forgets how long iterations took: another loop runs.
     pub fn relearn(&mut self) {
+        // When it fired stays known: another loop is no reason to fire again at once.
         self.recent.clear();
         self.shortest_s = None;
     }
@@ -129,6 +130,7 @@ impl Trigger {
 
     fn mean_s(&self) -> Option<f64> {
         let count = self.recent.len() as f64;
+        // Summed anew: a running sum would gather the rounding of millions of iterations.
         (count > 0.0).then(|| self.recent.iter().sum::<f64>() / count)
     }
 }

@@ -86,6 +86,8 @@ impl Clocks {
                 ..
             } in &ends
             {
+                // Always the first of those that are set: differences to one clock gather in one
+                // list, and the longer it is, the less an outlier counts.
                 let known = by_clock.iter().find(|(clock, _)| set.contains_key(*clock));
                 let Some((known, known_end)) = known else {
                     continue;
@@ -122,6 +124,7 @@ impl Clocks {
         self.agree = clocks.values().all(|clock| set.contains_key(clock));
         (self.offsets_ns, self.errors_ns) = clocks
             .iter()
+            // One clock needs nothing taken from it: its times stay as the file has them.
             .filter(|_| several)
             .filter_map(|(rank, clock)| Some((*rank, set.get(clock)?)))
             .map(|(rank, set)| ((rank, set.offset_ns), (rank, set.error_ns)))
@@ -165,6 +168,7 @@ impl CollectiveEnds {
             .max();
         let by_clock = ends
             .into_iter()
+            // The median: a rank that is held up as it leaves says nothing of its host's clock.
             .filter_map(|(clock, mut ends)| Some((clock, median(&mut ends)?)))
             .collect();
         Self {

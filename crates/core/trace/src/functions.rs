@@ -55,6 +55,8 @@ pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
         .into_iter()
         .filter(|event| event.class == FunctionClass::Collective)
         .collect();
+    // Split: while two collectives overlap their time counts once, so that the sum is the time in
+    // which any runs.
     let communication = critical_shares(&collectives, (from_ns, to_ns), Overlap::Split);
     Profile::of_patterns(
         patterns,
@@ -167,6 +169,7 @@ impl<'a> Gatherer<'a> {
         let mut open: Vec<usize> = Vec::new();
         let mut now = i64::MIN;
         for (at, slice) in trace.slices.iter().enumerate() {
+            // A collective that this thread is in was taken with the device's work.
             if slice.track != thread
                 || slice.kind.is_device()
                 || slice.kind == SliceKind::Collective
@@ -238,6 +241,7 @@ impl<'a> Gatherer<'a> {
             (class, function)
         };
         match self.events.last_mut() {
+            // What it called in between has no name of its own: it is one execution.
             Some(last) if last.function == function && last.end_ns == start_ns => {
                 last.end_ns = end_ns;
             }

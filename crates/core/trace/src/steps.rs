@@ -344,6 +344,7 @@ fn tile(
         micro_steps,
         batches,
         side: Vec::new(),
+        // Stages were taken one behind the other: none claims the time of another.
         overlap_s: 0.0,
         complete: true,
     }

@@ -103,6 +103,8 @@ impl Called {
         hosts: &BTreeMap<u32, String>,
     ) -> Vec<SlowIterations> {
         self.looked = self.calls;
+        // The more is kept, the longer a look takes: all looks together stay in proportion to the
+        // calls.
         self.next_look = self.calls + (self.calls / LOOK_AGAIN).max(FIRST_LOOK / 2);
         let logs = self
             .ranks
@@ -161,6 +163,7 @@ impl Called {
     fn make_room(&mut self) {
         for caller in self.ranks.values_mut() {
             let calls = &mut caller.log.calls;
+            // A quarter at once: it moves all later calls, and so is to be rare.
             calls.drain(calls.len() / 8 * 3..calls.len() / 8 * 5);
         }
         let left = self

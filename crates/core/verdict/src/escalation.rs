@@ -168,6 +168,7 @@ impl Escalation {
         };
         let lasted_s = end.seconds_since(step.start);
         match &mut self.under_way {
+            // The profiler lengthens these: they are neither usual nor a reason for another window.
             Some(window) if window.covers(step.step) => {
                 if step.step > window.first_step && step.step < window.last_step() {
                     window.lasted_s.push(lasted_s);

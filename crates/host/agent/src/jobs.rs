@@ -215,9 +215,11 @@ fn watch(
         agent.poll(now).iter().for_each(|line| say(line));
         over_since = over_since.or(Some(now)).filter(|_| agent.is_over());
         let is_over = over_since.is_some_and(|since| {
+            // Ranks that closed their rings do not come back; others may be started again.
             let closed = agent.ranks().all(|rank| rank.closed);
             closed || now.duration_since(since) >= BACK_WITHIN
         });
+        // Not before all is taken: what is not could only be read from the rings again.
         if is_over && !agent.is_behind() {
             let (job, is_delivered) = agent.finish();
             if is_delivered && !directory.has_writer() {

@@ -115,6 +115,7 @@ impl Calls {
             .as_ref()?
             .halt
             .as_ref()
+            // Logs may end in the middle of anything: that is a note, no halt.
             .filter(|halt| halt.overdue)?;
         let idle_ports = self
             .requests

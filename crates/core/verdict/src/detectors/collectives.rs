@@ -34,6 +34,7 @@ impl InCollectives {
     /// Takes what the host of a rank sees of its network. Of a job that stands still it is evidence,
     /// and so is a slow link of one that became slower.
     fn take_network(&mut self, rank: u32, fault: &NetworkFault, context: JobContext<'_>) {
+        // A host knows whom it sends to by its number in the communicator only.
         let peer = match fault {
             NetworkFault::SlowerFlow {
                 communicator, peer, ..
@@ -69,6 +70,7 @@ impl InCollectives {
         signal: Option<i32>,
         context: JobContext<'_>,
     ) -> Vec<Announcement> {
+        // Who is killed after the first is so by its launcher, for the first one's sake.
         let is_first = self.hangs.death(context).is_none();
         let is_reason = self.hangs.kill(rank, signal);
         let death = self.hangs.death(context).filter(|_| is_first && is_reason);

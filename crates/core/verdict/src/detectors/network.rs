@@ -38,6 +38,8 @@ impl SlowLinks {
                 usual_bytes_per_s,
                 ..
             } => {
+                // Of a communicator that was not seen to be made nobody knows which rank of the job
+                // it is.
                 let Some(peer) = peer else { return };
                 let ends = (LinkEnd::Rank(rank), LinkEnd::Rank(peer));
                 (ends, [*bytes_per_s, *usual_bytes_per_s])

@@ -90,6 +90,7 @@ impl Accounting {
                     continue;
                 };
                 let notable = self.gates.notable_s(account.makespan_s);
+                // A single rank leads each step, and nobody waits for it.
                 if window.ranks.len() > 1 && at.gap_s > notable {
                     *total.led.entry(window.ranks[at.leader]).or_default() += 1;
                 }

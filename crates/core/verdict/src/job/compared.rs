@@ -83,6 +83,7 @@ impl Compared {
         if !common {
             return self.culprits(&shares, problem, settings.partial_share_min);
         }
+        // What all ranks do on their devices is the work itself.
         let on_host = matches!(self.class, FunctionClass::Python | FunctionClass::OtherCpu);
         (on_host && ranks > 1).then(|| Blamed {
             ranks: Vec::new(),
@@ -100,6 +101,7 @@ impl Compared {
     /// the half it costs least.
     fn culprits(&self, shares: &[f64], problem: Problem, excess_min: f64) -> Option<Blamed> {
         let abnormal = &self.found.abnormal;
+        // Of an odd number the larger half is the others', so that culprits are fewer than they.
         let half = shares.len().div_ceil(2);
         let mut others = match problem {
             Problem::Common => shares[..half].to_vec(),

@@ -131,6 +131,7 @@ impl Job {
             ..settings.clone()
         };
         let (mut accounted, mut followed) = (Aligner::new(published), Aligner::new(settings));
+        // A rank whose file has no steps would be missing in each window.
         for rank in ranks.iter().filter(|rank| !rank.steps.is_empty()) {
             accounted.expect(rank.rank, None);
             followed.expect(rank.rank, None);
@@ -171,6 +172,8 @@ impl Job {
         }
         for mut window in accounted.take_windows() {
             if single.is_some() && entries.is_none() && ranks.len() > 1 {
+                // Nobody knows who entered the only step late: as in a step that is not whole,
+                // strong labels are withheld.
                 window.incomplete_steps = window.incomplete_steps.max(1);
             }
             let (window, found) = self.measure(window);
@@ -265,6 +268,8 @@ impl Job {
                 continue;
             }
             let same = faults.iter_mut().find(|fault| fault.ranks == culprits);
+            // What all ranks do has no culprits in common that would explain the rest: each is one
+            // fault.
             if let Some(same) = same.filter(|same| !same.ranks.is_empty()) {
                 if same.others.len() < MAX_OTHERS {
                     same.others.push((name, excess_share));
@@ -301,6 +306,7 @@ fn rank_profile(rank: &ProfiledRank) -> RankProfile {
     let profile = &rank.profile;
     let share = |classes: &[FunctionClass]| {
         let shares = classes.iter().filter_map(|class| profile.shares.get(class));
+        // Shares are of single precision: their sum may exceed the whole a little.
         shares.fold(0.0, |sum, share| sum + share).min(1.0)
     };
     let compute_share = share(&[FunctionClass::GpuCompute, FunctionClass::CpuCompute]);
