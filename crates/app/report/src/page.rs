@@ -29,7 +29,7 @@ const SCRIPT: &str = concat!(
 /// Puts newer content of the same page in the place of what is shown.
 const FOLLOW: &str = include_str!("follow.js");
 
-/// Incidents told at once; the costliest come first, and the rest is folded away.
+/// Incidents shown at once; the costliest come first, and the rest is folded away.
 const MAX_CARDS: usize = 8;
 
 /// Renders a verdict as one self-contained HTML page.

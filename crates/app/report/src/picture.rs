@@ -6,7 +6,7 @@ use verdict::{Column, Series};
 
 use crate::palette::Paint;
 
-/// Cells of one stage's heat map of which each lag is told. Of more, those that would hardly
+/// Cells of one stage's heat map of which each lag is shown. Of more, those that would hardly
 /// show are left out.
 const FEW_CELLS: usize = 1 << 18;
 /// Bytes of the page that lags may take; neighbouring columns are joined until they fit.

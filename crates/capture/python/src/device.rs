@@ -96,7 +96,7 @@ impl DeviceMarks {
         self.recording.get()
     }
 
-    /// Takes note of a mark of the host. `write` takes what is to be told of earlier ones.
+    /// Takes note of a mark of the host. `write` takes what is to be recorded of earlier ones.
     #[inline]
     pub(crate) fn mark(&self, mark: &Mark, write: impl Fn(Mark)) {
         if self.awake.get() {

@@ -240,7 +240,7 @@ struct CollectiveArguments {
     element_bytes: u64,
 }
 
-/// What a rank passes to a collective, `None` if that cannot be told.
+/// What a rank passes to a collective, `None` if that is unknown.
 ///
 /// Only tensors that the script itself passes to a function of `functions` are looked at. One
 /// that PyTorch made would become Python's by the look, and the thread that lets go of it need

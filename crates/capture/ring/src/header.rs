@@ -106,7 +106,7 @@ pub enum NameKind {
     Stage = 1,
     /// The rank's role; the last one written holds.
     Role = 2,
-    /// Something a person should be told about the sensors of this rank.
+    /// Something a person should know about the sensors of this rank.
     Note = 3,
     /// A group of ranks: its number, its name without spaces, its members.
     Group = 4,

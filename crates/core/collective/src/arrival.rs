@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// choice.
 const LAST_OPS: usize = 5;
 const STRUCK_OF_LAST: usize = 3;
-/// Findings of each kind that are told; the costliest.
+/// Findings of each kind that are reported; the costliest.
 pub(crate) const MAX_FINDINGS: usize = 64;
 
 /// When timed collectives are said to be held up; the `[arrival]` table of the settings file.
@@ -47,7 +47,7 @@ impl Default for ArrivalSettings {
 /// Times that ranks spent in completed collectives.
 ///
 /// # Properties
-/// What is told in another order gives the same findings.
+/// What is given in another order gives the same findings.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
     pub(crate) settings: ArrivalSettings,

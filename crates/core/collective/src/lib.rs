@@ -1,11 +1,11 @@
 //! Progress of ranks through the collectives of their groups: who never arrived.
 //!
-//! [`Collectives`] is told every mark of a job. Once nothing has moved for longer than is
+//! [`Collectives`] is given every mark of a job. Once nothing has moved for longer than is
 //! usual, [`Collectives::stall`] says which collectives are stuck, who waits in them, and
 //! who is waited for: the ranks at the root of the wait graph, or a cycle. Only counts are
 //! compared, never clocks of different hosts.
 //!
-//! [`Arrivals`] is told how long ranks were in completed collectives, and says who constantly
+//! [`Arrivals`] is given how long ranks were in completed collectives, and says who constantly
 //! arrives last and which communicator became slow.
 //!
 //! # Example

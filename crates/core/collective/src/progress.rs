@@ -45,7 +45,7 @@ pub struct Collectives {
 pub(crate) struct GroupProgress {
     pub(crate) name: String,
     pub(crate) members: BTreeSet<u32>,
-    /// As they were told last: each member tells them.
+    /// As they were given last: each member gives them.
     last_members: Ranks,
     /// The last collective each member issued.
     pub(crate) last: BTreeMap<u32, LastIssue>,

@@ -44,7 +44,7 @@ impl Stall {
     /// does, and of ranks that entered different things the larger part is right, which may be
     /// among those that are not seen.
     ///
-    /// A start is told by its launcher: who is not observed there has not begun.
+    /// A start is reported by its launcher: who is not observed there has not begun.
     pub fn accused(&self) -> Vec<u32> {
         let is_open = match self.kind {
             StallKind::Unseen => !self.is_of_start(),

@@ -26,9 +26,9 @@ pub(crate) struct StreamProgress {
     issued: VecDeque<Issued>,
     /// The furthest collective of each group that the device has got to.
     reached: BTreeMap<u32, ReachedIssue>,
-    /// The run of sampled steps that is told of.
+    /// The run of sampled steps that is reported.
     run: Option<SampledRun>,
-    /// When its host last looked, and what it told of since.
+    /// When its host last looked, and what it reported since.
     looked_at: RankNs,
     marks_since: u32,
 }
@@ -53,7 +53,7 @@ struct ReachedIssue {
 #[derive(Clone, Copy, Debug)]
 struct SampledRun {
     first_step: u32,
-    /// Marks that were told of.
+    /// Marks that were reported.
     marks: u64,
     /// Whether all of them were, and each is known by what its host did.
     is_whole: bool,

@@ -8,7 +8,7 @@ use crate::communication::{MeetingPlace, OperationLane, RankLook};
 use crate::progress::GroupProgress;
 use crate::{Collectives, Communication};
 
-/// Groups, different last collectives of one, and flows of one that are told. Taste: more is no
+/// Groups, different last collectives of one, and flows of one that are named. Taste: more is no
 /// longer looked at.
 const MAX_GROUPS: usize = 16;
 const MAX_ENTERED: usize = 64;

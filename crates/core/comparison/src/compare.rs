@@ -19,7 +19,7 @@ const PART: f64 = 1.0 / 3.0;
 const CHANCE: f64 = 0.005;
 /// No step is shorter: numbers below are rounding.
 const SHORTEST_S: f64 = 1e-9;
-/// Ranks and functions that are told of at most.
+/// Ranks and functions that are named at most.
 const MAX_SHOWN: usize = 5;
 
 /// What changed from run A to run B.

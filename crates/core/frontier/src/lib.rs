@@ -3,7 +3,7 @@
 //! Give [`analyse`] a [`model::Window`] and [`Gates`]; it returns a [`WindowFrontier`] with
 //! shares, gains, leaders, candidates and labels. [`Replay`] answers "what if this rank had
 //! been on time", and [`Sketch`] lets hosts reduce their ranks before a collector merges
-//! them. What an operator should be told about it is the business of the `incident` crate.
+//! them. What an operator should know of it is the business of the `incident` crate.
 //!
 //! # Examples
 //! The others wait in backward for rank 2, which is late in its data wait. The frontier

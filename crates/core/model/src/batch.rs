@@ -14,16 +14,16 @@ pub struct Batch {
     pub sequence: u64,
     /// What leads from the host's clock to the job's, in nanoseconds.
     pub shift_ns: i64,
-    /// The host's time up to which everything was told with this batch.
+    /// The host's time up to which everything was sent with this batch.
     pub watermark: RankNs,
     /// Whether the session ends with it.
     pub last: bool,
-    /// What is told, in order; times are the host's.
+    /// What is sent, in order; times are the host's.
     pub inputs: Vec<Input>,
 }
 
 impl Input {
-    /// When it was told, if it says so.
+    /// When it was sent, if it says so.
     pub fn at(&self) -> Option<RankNs> {
         match self {
             Self::Mark { mark, .. } => Some(mark.at),

@@ -118,7 +118,7 @@ impl DeviceUsage {
         }
     }
 
-    /// Whether a host may have told this.
+    /// Whether a host may have sent this.
     pub fn is_sound(&self) -> bool {
         let card = match &self.device {
             Device::Card(name) => Some(name),

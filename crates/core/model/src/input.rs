@@ -5,7 +5,7 @@ use crate::{
     ProfileWindow, RankNs, Ranks, Stack,
 };
 
-/// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
+/// One thing a job's analysis is given. All of them, in order, are the job: the same inputs
 /// give the same verdict, live or from a recording.
 ///
 /// A variant that was renamed keeps the name of the first version in recordings and batches.
@@ -204,7 +204,7 @@ pub enum Input {
         /// What.
         window: Box<ProfileWindow>,
     },
-    /// All that came of the profile window of these ranks was told.
+    /// All that came of the profile window of these ranks was sent.
     ProfileEnded {
         /// The ranks it was ordered of, on this host; all if none is named.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -232,7 +232,7 @@ pub enum Input {
         /// What.
         usage: Box<DeviceUsage>,
     },
-    /// What is not complete now has been so for long: what was told is one moment of a job.
+    /// What is not complete now has been so for long: what was given is one moment of a job.
     #[serde(rename = "stuck")]
     SnapshotComplete,
     /// All stacks that were asked for, and could be had, have come.

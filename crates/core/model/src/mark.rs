@@ -184,7 +184,7 @@ impl CollectiveOp {
         "ALLTOALL_BASE",
     ];
 
-    /// A collective whose kind nobody told us.
+    /// A collective whose kind nobody gave.
     pub const UNKNOWN: Self = Self(20);
     /// One rank sends to another.
     pub const SEND: Self = Self(0);

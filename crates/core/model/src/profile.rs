@@ -99,7 +99,7 @@ pub struct RankArrivals {
     #[serde(default)]
     pub clock_offset_s: Option<f64>,
     /// By how much that may be wrong. Lateness between two ranks of different hosts below the sum
-    /// of theirs is not told.
+    /// of theirs is not shown.
     #[serde(default)]
     pub clock_error_s: Option<f64>,
 }

@@ -44,7 +44,7 @@ impl CoreUsage {
         }
     }
 
-    /// Whether a host may have told such numbers.
+    /// Whether a host may have sent such numbers.
     pub fn is_sound(&self) -> bool {
         let numbers = [self.lasted_s, self.cores, self.cores_deviation];
         let share = 0.0..=1.0;

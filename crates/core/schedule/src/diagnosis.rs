@@ -20,7 +20,7 @@ const ALONE: f64 = 2.0 / 3.0;
 const VICTIM: f64 = 0.1;
 /// Part of a block's delay that must be of one kind to call it so. Ours.
 const MOSTLY: f64 = 0.5;
-/// Blocks that slack absorbed of which it is told.
+/// Blocks that slack absorbed that are named.
 const MAX_ABSORBED: usize = 256;
 /// The last iteration that is left out. MegaTrace.
 const WARMUP: u64 = 1;
@@ -45,7 +45,7 @@ pub struct Diagnosis {
     pub usual_s: f64,
     /// What held it back, costliest first.
     pub findings: Vec<SlowIterations>,
-    /// What iterations lost while the network was slow, for each stretch that was told.
+    /// What iterations lost while the network was slow, for each stretch that was given.
     pub networked: Vec<Networked>,
     /// Blocks that were slow and that nobody had to wait for, with the iteration, longest first.
     pub absorbed: Vec<(u64, SlowBlock)>,
@@ -92,7 +92,7 @@ pub struct Partial {
 /// since 1970, are not looked at further.
 ///
 /// # Errors
-/// [`LayoutError`] if the sizes that were told do not divide the ranks.
+/// [`LayoutError`] if the sizes that were given do not divide the ranks.
 /// # Source
 /// MegaTrace (2026); docs/math/schedule.md. What is healthy is taken of the whole run instead
 /// of its begin, since all of it is there; who is late is counted in seconds beyond its own

@@ -490,7 +490,7 @@ fn reference(logs: &[RankCalls]) -> Option<usize> {
 }
 
 /// Sets clocks right that differ for the whole of the run; the ranks they are of. The ranks of a
-/// host have one clock, and ranks whose host is not told one each.
+/// host have one clock, and ranks whose host is not known one each.
 fn set_clocks(logs: &mut [RankCalls], wide: &BTreeMap<usize, Wide>, reference: usize) -> Vec<u32> {
     let clocks: Vec<Option<i64>> = logs
         .iter()
@@ -549,7 +549,7 @@ fn view(log: &RankCalls, lanes: Vec<LaneCalls>, wide: &[usize]) -> RankView {
     }
 }
 
-/// The layout, from what was told and what ranks do at the begin of iterations.
+/// The layout, from what was given and what ranks do at the begin of iterations.
 fn shape(
     ranks: &[RankView],
     iterations: &Iterations,
@@ -563,7 +563,7 @@ fn shape(
     } else {
         seen
     };
-    // Sizes told for fewer ranks than have logs are for `layout` to refuse.
+    // Sizes given for fewer ranks than have logs are for `layout` to refuse.
     let mut ends = vec![None; world.max(seen) as usize];
     let mut layers = vec![None; ends.len()];
     for (at, rank) in ranks.iter().enumerate() {

@@ -89,11 +89,11 @@ pub struct Layout {
     axes: [(Axis, u32); 5],
 }
 
-/// Sizes of axes as they were told; what is not told is 1, but data parallelism, which is
+/// Sizes of axes as they were given; what is not given is 1, but data parallelism, which is
 /// whatever remains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Size of each axis, if it was told.
+    /// Size of each axis, if it was given.
     pub given: Vec<(Axis, u32)>,
     /// Order of the axes, fastest first; axes left out follow in the default order.
     pub order: Vec<Axis>,
@@ -111,7 +111,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`LayoutError::Ranks`] if the sizes do not divide the ranks, and
-    /// [`LayoutError::Axis`] for an axis told twice or a size of zero.
+    /// [`LayoutError::Axis`] for an axis given twice or a size of zero.
     pub fn new(ranks: u32, sizes: &Sizes) -> Result<Self, LayoutError> {
         let mut order: Vec<Axis> = Vec::new();
         let rest = Axis::ALL
@@ -157,7 +157,7 @@ impl Layout {
         Ok(Self { axes })
     }
 
-    /// Whether sizes that were told can be those of so many ranks, the others being unknown.
+    /// Whether sizes that were given can be those of so many ranks, the others being unknown.
     ///
     /// # Errors
     /// As [`Layout::new`].

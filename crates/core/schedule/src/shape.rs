@@ -31,7 +31,7 @@ pub(crate) fn layer_lane(lanes: &[LaneCalls], wide: &[usize]) -> Option<usize> {
         .filter(|place| lanes[*place].calls.len() > messages.max(1))
 }
 
-/// Completes what was told of the layout by what is seen.
+/// Completes what was given of the layout by what is seen.
 ///
 /// `ends[rank]` and `layers[rank]` are `None` for ranks without a log.
 pub(crate) fn layout(

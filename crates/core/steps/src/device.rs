@@ -163,7 +163,7 @@ impl SampledStep {
     }
 }
 
-/// What a run of sampled steps told.
+/// What a run of sampled steps showed.
 #[derive(Debug, Default)]
 struct RunTimes {
     steps: Vec<SampledStep>,
@@ -192,8 +192,8 @@ struct SampledRun {
 }
 
 impl RankDeviceMarks {
-    /// Takes the next time, told by `mark`; `stage` is the job-wide id behind the name that the
-    /// device reached, where it reached one. Returns what the run told that it ends.
+    /// Takes the next time, given by `mark`; `stage` is the job-wide id behind the name that the
+    /// device reached, where it reached one. Returns what the run showed that it ends.
     fn push(&mut self, mark: &Mark, time: &DeviceTime, stage: StageId) -> RunTimes {
         let DeviceTime {
             reached,

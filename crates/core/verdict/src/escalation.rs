@@ -1,4 +1,4 @@
-//! When a running job is worth a profile, of which ranks, and what of it was told.
+//! When a running job is worth a profile, of which ranks, and what of it was sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -142,7 +142,7 @@ pub(crate) struct Ordered {
     pub(crate) first_step: u32,
     pub(crate) steps: u32,
     ranks: BTreeSet<u32>,
-    /// Ranks whose hosts have not told all of it.
+    /// Ranks whose hosts have not sent all of it.
     awaited: BTreeSet<u32>,
     pub(crate) profiled: BTreeMap<u32, ProfileWindow>,
     /// Seconds of its steps, without those in which the profiler starts and stops.
@@ -295,7 +295,7 @@ impl Escalation {
     }
 
     /// Whether a window of such steps and ranks is another than the one under way: it lies apart,
-    /// or what came of a rank's part was never told.
+    /// or what came of a rank's part was never sent.
     pub(crate) fn is_another(&self, ranks: &[u32], steps: &Range<u32>) -> bool {
         self.under_way.as_ref().is_some_and(|window| {
             steps.start > window.last_step()
@@ -304,7 +304,7 @@ impl Escalation {
         })
     }
 
-    /// A rank's window is told.
+    /// A rank's window came.
     pub(crate) fn take_window(&mut self, rank: u32, window: ProfileWindow) {
         if let Some(ordered) = self
             .under_way
@@ -315,7 +315,7 @@ impl Escalation {
         }
     }
 
-    /// All that came of the window was told of these ranks, or of all if there are none; the
+    /// All that came of the window was sent of these ranks, or of all if there are none; the
     /// window once that is so of each.
     pub(crate) fn end(&mut self, ranks: &[u32]) -> Option<Ordered> {
         self.under_way.take_if(|window| {

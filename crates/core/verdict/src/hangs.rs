@@ -318,7 +318,7 @@ impl Hangs {
     /// Nobody has done anything until `at`; `standing` says where ranks of pipelines are then.
     ///
     /// A job that `is_blocked`, though it has paused for longer before, is looked at as well: what
-    /// cannot pass by itself is told then.
+    /// cannot pass by itself is reported then.
     pub(crate) fn quiet(
         &mut self,
         at: RankNs,
@@ -457,7 +457,7 @@ impl Hangs {
         self.collectives.enter(rank, entered);
     }
 
-    /// What was told is one moment of a job that does not move.
+    /// What was given is one moment of a job that does not move.
     pub(crate) fn stuck(&mut self) {
         let stall = self.collectives.stuck();
         self.now = stall.map(|stall| Under::new(stall, self.progress(), RankNs(0)));
@@ -526,7 +526,7 @@ impl Hangs {
     }
 
     /// The hang to speak of, once all that can be known of it is: the stacks that were asked for
-    /// were told. Again once it is known to be worse than was said.
+    /// were reported. Again once it is known to be worse than was said.
     pub(crate) fn tell(&mut self, context: JobContext<'_>) -> Option<Finding> {
         let under = self.now.as_mut()?;
         let asked = std::mem::replace(&mut under.asks, Asks::Nobody);
@@ -672,9 +672,9 @@ impl Under {
         self.at.seconds_since(self.stall.since)
     }
 
-    /// Looks again at what was told as a pause, or of ranks that were not seen, each time it has
-    /// become twice as long and once it is longer than pauses are: the rank may be somewhere else
-    /// by then.
+    /// Looks again at what was reported as a pause, or of ranks that were not seen, each time it
+    /// has become twice as long and once it is longer than pauses are: the rank may be somewhere
+    /// else by then.
     fn doubt(&mut self, pause_max_s: f64) {
         let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;

@@ -20,7 +20,7 @@ const MAX_ABSORBED: usize = 256;
 
 /// Marks of blocks of one rank that may wait for their device: what it launches in a few steps.
 const MAX_MARKED: usize = 4096;
-/// Steps after which a rank whose device has told nothing is one without.
+/// Steps after which a rank whose device has reported nothing is one without.
 const LAST_UNSEEN: u32 = 128;
 
 /// Pipelines of a running job, and who held them up.
@@ -35,7 +35,7 @@ pub(crate) struct Pipelines {
     devices: DeviceWatch,
     /// Marks of blocks whose device times are to come, of each rank.
     marked: BTreeMap<u32, VecDeque<Marked>>,
-    /// Whether a device has told when it got to a mark.
+    /// Whether a device has reported when it got to a mark.
     has_devices: bool,
     looked: Looked,
     slow: Vec<Numbered>,

@@ -55,7 +55,7 @@ pub enum BaselineChoice {
 }
 
 /// Sizes of the axes along which ranks divide the work; the `[layout]` table of the settings
-/// file. What is not told is inferred.
+/// file. What is not given is inferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LayoutSettings {
@@ -74,7 +74,7 @@ pub struct LayoutSettings {
 }
 
 impl LayoutSettings {
-    /// What was told, in the words of the pipeline's analysis.
+    /// What was given, in the words of the pipeline's analysis.
     ///
     /// # Errors
     /// [`LayoutError::UnknownAxis`] for an order that names none.

@@ -34,7 +34,7 @@ struct Span {
     first_at: Option<RankNs>,
     /// What it had cost since then, lately.
     cost_s: VecDeque<(RankNs, f64)>,
-    /// Whether it has cost enough lately to be told, and whether it was.
+    /// Whether it has cost enough lately to be reported, and whether it was.
     is_much: bool,
     reported: bool,
 }

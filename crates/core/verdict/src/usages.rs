@@ -5,7 +5,7 @@ use model::{CoreUsage, Device, DeviceUsage};
 
 /// Tellings of a rank that are kept: some ten minutes, as agents tell them.
 const KEPT: usize = 64;
-/// The same of a device, of which more is told: some three minutes.
+/// The same of a device, of which more is sent: some three minutes.
 const KEPT_OF_DEVICE: usize = 16;
 /// Devices of a job, far above what its ranks can use.
 const MAX_DEVICES: usize = 1 << 18;
@@ -15,7 +15,7 @@ const MAX_USERS: usize = 4096;
 /// Devices of a kind that others are compared with: their median changes little with more.
 const PEERS: usize = 200;
 
-/// What was told of some steps, the latest last.
+/// What was sent of some steps, the latest last.
 type UsageHistory<T> = VecDeque<(RangeInclusive<u64>, T)>;
 
 /// What ranks' processes did with cores, and devices for them, lately.
@@ -50,7 +50,7 @@ impl Usages {
         }
     }
 
-    /// What each rank's process did in these steps, as far as it was told.
+    /// What each rank's process did in these steps, as far as it was sent.
     pub(crate) fn during(&self, steps: &RangeInclusive<u64>) -> BTreeMap<u32, CoreUsage> {
         self.ranks
             .iter()

@@ -183,7 +183,7 @@ impl PipelineTrace {
             return Err(TraceError::new("rows", reason));
         }
         let mut trace = Self {
-            // NaN marks what no row has told: any number could be a time.
+            // NaN marks what no row has given: any number could be a time.
             start_s: vec![f64::NAN; cells],
             duration_s: vec![f64::NAN; cells],
             end_s: vec![f64::NAN; cells],

@@ -117,7 +117,7 @@ pub struct AheadJob {
 /// What a job did.
 #[derive(Debug)]
 pub struct AheadRun {
-    /// What its analysis is told, in order.
+    /// What its analysis is given, in order.
     pub inputs: Vec<Input>,
     /// What a step took from the sixth on, in seconds.
     pub step_s: f64,

@@ -152,7 +152,7 @@ struct SyntheticHost {
     batch: Option<Vec<u8>>,
 }
 
-/// What was told, and how it was taken.
+/// What was sent, and how it was taken.
 #[derive(Default)]
 struct LoadCounters {
     marks: AtomicU64,
@@ -397,7 +397,7 @@ fn hosts(args: &LoadArgs, jobs: &[String], course: Course) -> Vec<SyntheticHost>
     hosts
 }
 
-/// Whether each job names its slow rank, and nothing of what was told is lost.
+/// Whether each job names its slow rank, and nothing of what was sent is lost.
 fn judge(server: &ServeProcess, jobs: &[String], slow_rank: u32) -> Result<ExitCode> {
     for job in jobs {
         let verdict = server.get(&format!("jobs/{job}/verdict"))?;

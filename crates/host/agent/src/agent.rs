@@ -38,7 +38,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How often new rings and dead processes are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Who is told what the analysis is told.
+/// Who is sent what the analysis is given.
 #[derive(Debug, Default)]
 struct Listeners {
     journal: Option<JournalWriter>,
@@ -95,12 +95,12 @@ impl Agent {
         }
     }
 
-    /// Records what the analysis is told.
+    /// Records what the analysis is given.
     pub fn record(&mut self, journal: JournalWriter) {
         self.listeners.journal = Some(journal);
     }
 
-    /// Tells a collector what the analysis is told.
+    /// Sends a collector what the analysis is given.
     pub fn tell_collector(&mut self, uplink: Uplink) {
         self.listeners.uplink = Some(uplink);
     }
@@ -459,7 +459,7 @@ impl Agent {
         self.reader.ranks().all(|rank| !rank.alive) && self.live.processes().next().is_none()
     }
 
-    /// Whether there is a collector that does not take what it is told.
+    /// Whether there is a collector that does not take what it is sent.
     pub fn is_behind(&self) -> bool {
         self.listeners
             .uplink

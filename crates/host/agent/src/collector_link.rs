@@ -77,7 +77,7 @@ pub(crate) enum CollectorLink {
         url: String,
         token: Option<String>,
     },
-    /// What is refused over a bus is heard after it was told.
+    /// What is refused over a bus is heard after it was sent.
     #[cfg(feature = "bus")]
     Bus {
         publisher: Box<Publisher>,

@@ -33,7 +33,7 @@ type Samples = VecDeque<(i64, f32)>;
 pub(crate) struct HostDevices {
     cards: Cards,
     gpus: Gpus,
-    /// What each device did that was not told yet.
+    /// What each device did that was not reported yet.
     usages: BTreeMap<Device, DeviceUsage>,
     /// Counters of errors as they stood last.
     counted: BTreeMap<(Device, String), u64>,
@@ -136,7 +136,7 @@ impl HostDevices {
         }
     }
 
-    /// Tells what was not told yet.
+    /// Reports what was not reported yet.
     pub(crate) fn tell(&mut self, take: &mut dyn FnMut(Input)) {
         let Self { cards, usages, .. } = self;
         // Once a telling: what it weighs against itself does not matter.
@@ -193,7 +193,7 @@ impl HostDevices {
     }
 }
 
-/// What a card did that was not told yet.
+/// What a card did that was not reported yet.
 fn card<'a>(usages: &'a mut BTreeMap<Device, DeviceUsage>, name: &str) -> &'a mut DeviceUsage {
     let device = Device::Card(name.to_owned());
     usages

@@ -199,7 +199,7 @@ impl FlightFeed {
             .fold(now, RankNs::min)
     }
 
-    /// The time up to which everything was told that will be, at most `now`.
+    /// The time up to which everything was reported that will be, at most `now`.
     pub(crate) fn watermark(&self, now: RankNs) -> RankNs {
         self.ranks
             .values()

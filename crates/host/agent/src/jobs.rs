@@ -25,7 +25,7 @@ const STALE_AFTER: Duration = Duration::from_mins(10);
 /// How often such rings are looked for.
 const CLEAN_EVERY: Duration = Duration::from_mins(1);
 
-/// Where jobs are looked for, and whom they are told to.
+/// Where jobs are looked for, and whom they are reported to.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     /// The directory that the jobs have theirs in.
@@ -41,7 +41,7 @@ pub struct HostOptions {
 /// Watches all jobs of this host, and tells a collector of them.
 ///
 /// A job is watched by one process at a time; one that `laggard run` watches is left to it. What
-/// was read and not told when an agent died is read again by the next from the rings: the
+/// was read and not sent when an agent died is read again by the next from the rings: the
 /// collector takes of it what it has not had.
 #[derive(Debug)]
 pub struct HostJobs {
@@ -58,14 +58,14 @@ pub struct HostJobs {
 /// How the watching of a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WatchOutcome {
-    /// All is told, or the next agent will.
+    /// All is sent, or the next agent will send it.
     Done,
     /// A fault of our own.
     Failed,
 }
 
 impl HostJobs {
-    /// No job yet; `log` is told what is said of each.
+    /// No job yet; `log` takes what is said of each.
     pub fn new(host: HostOptions, log: fn(&str)) -> Self {
         Self {
             host: Arc::new(host),
@@ -117,7 +117,7 @@ impl HostJobs {
         }
     }
 
-    /// Claims a job that has processes, or whose end nobody has told.
+    /// Claims a job that has processes, or whose end nobody has reported.
     fn claim(&self, path: &Path) -> Result<Option<(RingDirectory, WatchClaim)>, RingError> {
         let Some(name) = path.file_name().and_then(OsStr::to_str) else {
             return Ok(None);

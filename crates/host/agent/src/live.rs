@@ -1,4 +1,4 @@
-//! What ranks are in, by their live tables: read often, told only while something stands
+//! What ranks are in, by their live tables: read often, reported only while something stands
 //! still.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use crate::slowing::WatchedLink;
 const READ_EVERY: Duration = Duration::from_millis(100);
 /// The same while operations take longer than they should: collectives take as long.
 pub(crate) const READ_CLOSELY_EVERY: Duration = Duration::from_millis(20);
-/// How often a rank in which nothing changes is told of again.
+/// How often a rank in which nothing changes is reported again.
 const REPEAT_EVERY: Duration = Duration::from_millis(250);
 /// Part of the usual bandwidth below which a connection is slow. MegaTrace (2025).
 const SLOW_RATIO: f64 = 0.8;
@@ -46,9 +46,9 @@ struct LiveTable {
     reader: LiveReader,
     communicators: usize,
     in_progress: Vec<Operation>,
-    /// Of each kind the last that ended since it was told of.
+    /// Of each kind the last that ended since it was reported.
     ended: BTreeMap<(u64, CollectiveOp, Option<u32>), Operation>,
-    /// What was told last, and when.
+    /// What was reported last, and when.
     reported: Option<(Instant, Vec<Operation>)>,
     /// When the last seen to end did.
     ended_at: RankNs,
@@ -70,7 +70,7 @@ impl LiveFeed {
     pub(crate) fn look(&mut self, rings: &JobReader, take: &mut dyn FnMut(Input)) {
         for (path, table) in self.tables.extract_if(.., |_, table| has_ended(table)) {
             let rank = table.reader.identity().rank;
-            // A rank with a ring is told of by its ring.
+            // A rank with a ring is reported by its ring.
             if !rings.ranks().any(|with_ring| with_ring.rank == rank) {
                 let orderly = table.reader.is_closed();
                 take(Input::Left {

@@ -20,7 +20,7 @@ use crate::quota::Quota;
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same in nanoseconds, less what a poll may come early.
 const LOOK_NS: u64 = 95_000_000;
-/// How often the analysis is told of what they did. Taste: an incident lasts longer.
+/// How often the analysis is given what they did. Taste: an incident lasts longer.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 /// How long samples are kept: longer than the longest window with what it takes to begin and end.
 pub(crate) const KEPT_NS: u64 = 180_000_000_000;
@@ -48,7 +48,7 @@ struct ProbedProcess {
     loops: VecDeque<LoopSample>,
     last_loop: Option<Scheduled>,
     last: Option<(Scheduled, u64)>,
-    /// What the analysis was not told yet, and since which step.
+    /// What the analysis was not given yet, and since which step.
     usage: CoreUsage,
     first_step: u32,
     step: u32,
@@ -132,7 +132,7 @@ impl Probes {
         }
     }
 
-    /// Tells what was not told yet.
+    /// Reports what was not reported yet.
     pub(crate) fn tell(&mut self, take: &mut dyn FnMut(Input)) {
         self.processes
             .values_mut()

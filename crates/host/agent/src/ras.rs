@@ -51,9 +51,9 @@ pub(crate) struct Ras {
 
 #[derive(Debug)]
 enum RasAnswer {
-    /// A reply, about this job as far as can be told.
+    /// A reply, about this job as far as can be known.
     Own(Vec<u8>),
-    /// Whoever answered at this address told nothing of this job.
+    /// Whoever answered at this address said nothing of this job.
     Foreign(String),
 }
 

@@ -12,7 +12,7 @@ use ring::{QueuePair, RequestReader, RingDirectory, process_started};
 /// How often tables are read: several times within the half second after which requests are
 /// late.
 const READ_EVERY: Duration = Duration::from_millis(100);
-/// Queue pairs of one rank that are told of at once.
+/// Queue pairs of one rank that are reported at once.
 const MAX_REPORTED: usize = 4;
 
 /// The tables of work requests of one job on this host.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use collective::{Connection, Counted, Lost};
 
-/// How often a link that is slow is told of.
+/// How often a link that is slow is reported.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 /// Readings on end in which a link must be slow.
 const SLOW_READINGS: u32 = 2;
@@ -23,7 +23,7 @@ pub(crate) struct WatchedLink {
 }
 
 impl WatchedLink {
-    /// Takes what was counted until now; what was lost, if that is to be told: less than
+    /// Takes what was counted until now; what was lost, if that is to be reported: less than
     /// `slow_ratio` of the usual is left.
     pub(crate) fn read(
         &mut self,

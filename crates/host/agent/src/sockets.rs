@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use model::NetworkFault;
 
-/// Sockets of one process that are told, the fullest.
+/// Sockets of one process that are named, the fullest.
 const MAX_REPORTED: usize = 4;
 /// The state of a connection that stands.
 const ESTABLISHED: &str = "01";

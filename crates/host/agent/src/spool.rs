@@ -28,7 +28,7 @@ const KEPT: [&str; 9] = [
     "communicator",
 ];
 
-/// Lines that wait to be told, oldest first; bounded.
+/// Lines that wait to be sent, oldest first; bounded.
 ///
 /// What finds no room in memory goes to a nameless file, and what finds none there is
 /// thinned: marks are dropped and counted, who the ranks are is kept.
@@ -49,7 +49,7 @@ pub(crate) struct Spool {
     popped_watermark: RankNs,
 }
 
-/// Lines, and the time up to which everything is told with them.
+/// Lines, and the time up to which everything is sent with them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpooledLines {
     pub(crate) watermark: RankNs,
@@ -99,7 +99,7 @@ impl Spool {
     pub(crate) fn push(&mut self, SpooledLines { watermark, lines }: &SpooledLines) {
         let mut parts = cut(lines).peekable();
         while let Some(part) = parts.next() {
-            // Only with the last part everything is told.
+            // Only with the last part everything is sent.
             if parts.peek().is_none() {
                 self.pushed_watermark = *watermark;
             }
@@ -201,7 +201,7 @@ impl Thinned {
         self.lines.is_empty() && self.lost.is_empty()
     }
 
-    /// The next part; `before` is the time up to which everything was told before it.
+    /// The next part; `before` is the time up to which everything was sent before it.
     fn take(&mut self, before: RankNs) -> Option<SpooledLines> {
         let first = cut(&self.lines).next().map_or(0, <[u8]>::len);
         if first < self.lines.len() {

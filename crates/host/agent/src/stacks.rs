@@ -10,7 +10,7 @@ const REFUSALS: [&str; 2] = ["(os error 1)", "(os error 13)"];
 /// Whether the kernel restricts tracing beyond users and capabilities.
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Workers of one rank that are told. Taste: one that is stopped explains why nothing comes.
+/// Workers of one rank that are named. Taste: one that is stopped explains why nothing comes.
 const MOST_WORKERS: usize = 4;
 
 /// Where the main thread of a process is. Does not stop it: a process that hangs stands

@@ -32,7 +32,7 @@ pub struct Destination {
     pub host: String,
 }
 
-/// Tells a collector what the analysis here is told, from a thread of its own.
+/// Sends a collector what the analysis here is given, from a thread of its own.
 ///
 /// Nothing here waits for the network. What cannot be sent is kept, within bounds, and then
 /// dropped and counted.
@@ -61,7 +61,7 @@ pub enum Farewell {
 #[derive(Debug, Default)]
 struct Exchange {
     unsent: SpooledLines,
-    /// How it ends, once all is told, and until when the rest may be sent.
+    /// How it ends, once all is sent, and until when the rest may be sent.
     end: Option<(Farewell, Instant)>,
     /// Whether something was not taken when it was sent.
     is_behind: bool,
@@ -158,7 +158,7 @@ impl Uplink {
 }
 
 impl Drop for Uplink {
-    /// Whoever told of the job is gone, perhaps by a panic: what was told is sent if that can be
+    /// Whoever reported the job is gone, perhaps by a panic: what it gave is sent if that can be
     /// done at once, and nothing is said of the time after it.
     fn drop(&mut self) {
         self.shared

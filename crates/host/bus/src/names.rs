@@ -26,7 +26,7 @@ pub(crate) fn batches_of(job: &str) -> String {
     format!("laggard.batches.{}.*", token(job))
 }
 
-/// Where a job's host is told what is wanted of it.
+/// Where a job's host hears what is wanted of it.
 pub(crate) fn orders(job: &str, host: &str) -> String {
     format!("laggard.orders.{}.{}", token(job), token(host))
 }

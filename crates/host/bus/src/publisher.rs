@@ -43,7 +43,7 @@ pub enum NotPublished {
         /// What it takes.
         most_bytes: usize,
     },
-    /// Not now, or not so that we would know; told again it counts once.
+    /// Not now, or not so that we would know; sent again it counts once.
     #[error("{0}")]
     Away(String),
 }

@@ -66,7 +66,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Batches were told of a job.
+/// Batches of a job came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewestBatch {
     /// The job.

@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// What is told while an incident comes and goes, second by second.
+    /// What is sent while an incident comes and goes, second by second.
     fn reported(
         seconds: u64,
         is_open: impl Fn(u64) -> bool,
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(reported(300, |at| at < 100, never), "begins 0, over 130");
         // Back within half a minute: it never was over.
         assert_eq!(reported(300, |at| at % 50 < 30, never), "begins 0");
-        // A minute here and a minute away, for two hours: told anew once.
+        // A minute here and a minute away, for two hours: sent anew once.
         let reported = reported(7200, |at| at / 60 % 2 == 0, never);
         assert_eq!(reported, "begins 0, over 90, begins 120");
     }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(reported(300, |at| at < 50, silent), "begins 0, over 80");
     }
 
-    /// What is told of a job whose rank 1 comes 4 s late to a collective, and whose rank 2 does not
+    /// What is sent of a job whose rank 1 comes 4 s late to a collective, and whose rank 2 does not
     /// come to the next one, 5 s later.
     fn reported_of_two_hangs() -> Vec<(String, Vec<u32>, &'static str)> {
         let mut alerts = JobAlerts::new("job", None);

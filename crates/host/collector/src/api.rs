@@ -599,7 +599,7 @@ fn takes(headers: &HeaderMap, what: header::HeaderName, name: &str) -> bool {
 }
 
 async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
-    // Prometheus asks all collectors: a job that several told of would be counted twice.
+    // Prometheus asks all collectors: a job that several reported would be counted twice.
     let jobs: Vec<_> = shared
         .inner
         .all()

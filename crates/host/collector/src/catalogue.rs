@@ -32,7 +32,7 @@ const TABLES: &str = "
     CREATE TABLE hosts(
         host TEXT, job TEXT, incident TEXT, PRIMARY KEY (host, job, incident)) WITHOUT ROWID;
     CREATE INDEX hosts_of_jobs ON hosts(job);";
-/// Incidents that are told at once.
+/// Incidents that are listed at once.
 const AT_ONCE: u32 = 1000;
 
 /// Which incidents are asked for; all that is said must hold.
@@ -206,7 +206,7 @@ impl Catalogue {
                 });
             }
         }
-        // One more was asked for than is told: it says whether there are more.
+        // One more was asked for than is listed: it says whether there are more.
         let more = incidents.len() > AT_ONCE as usize;
         if more && let Some(next) = incidents.pop() {
             // Who asks for those before the last one misses none that began when that did.

@@ -349,7 +349,7 @@ impl<'a> BusMember<'a> {
                 .say(job, &format_args!("taken over from {keeper}"));
             let folder = self.inner.options.data.join(store::file_name(job));
             if let Some(announced) = announced.map(|announced| announced.to_string()) {
-                // Not written: it is told once more.
+                // Not written: it is sent once more.
                 drop(
                     std::fs::create_dir_all(&folder)
                         .and_then(|()| write_whole(&folder.join(ANNOUNCED), announced.as_bytes())),

@@ -117,7 +117,7 @@ pub(crate) struct Inner {
     pub(crate) outbox: Option<Arc<Outbox>>,
     /// `None` where the disk refuses one.
     pub(crate) catalogue: Option<Catalogue>,
-    /// Whether it took what it was told last.
+    /// Whether it took what it was sent last.
     is_listed: AtomicBool,
     pub(crate) alerts: Option<AlertOutbox>,
     pub(crate) silences: Arc<Silences>,
@@ -196,7 +196,7 @@ impl Collector {
         for id in store::jobs(&path).map_err(data)? {
             let known = listed.remove(&id);
             let bytes = store::batches_bytes(&path, &id);
-            // By its length: if something was told since, what the catalogue says is of the past.
+            // By its length: if something came since, what the catalogue says is of the past.
             let ended = known
                 .clone()
                 .filter(|(_, ended)| ended.is_some() && *ended == bytes)
@@ -360,7 +360,7 @@ impl Inner {
         jobs.values().filter(|held| held.is_in_memory()).count() >= self.options.jobs
     }
 
-    /// A job that has ended, if nothing was told of it since; the catalogue does not know it.
+    /// A job that has ended, if nothing came of it since; the catalogue does not know it.
     fn ended(&self, id: &str) -> Option<ListedJob> {
         let ended: EndedJob = serde_json::from_str(&self.written(id, ENDED)?).ok()?;
         let bytes = store::batches_bytes(&self.options.data, id);

@@ -29,7 +29,7 @@ pub(crate) use timeline::{Dated, Dates, Timeline};
 const PART_ROWS: usize = 16_384;
 const PART_LAGS: usize = 131_072;
 
-/// Where the history of jobs is kept, and how often it is told of those that run.
+/// Where the history of jobs is kept, and how often those that run are written to it.
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
     /// Where.
@@ -137,7 +137,7 @@ impl JobHistory {
                 published.push(file);
             }
         }
-        // Those that are told of no more, because they turned out to be part of others.
+        // Those that are reported no more, because they turned out to be part of others.
         let before = self.written.len();
         self.written.retain(|file, _| {
             let is_of_incidents = matches!(

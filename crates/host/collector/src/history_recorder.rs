@@ -14,7 +14,7 @@ use crate::history::{Dated, JobHistory, JobOrigin};
 use crate::worker::Over;
 use crate::{JobState, ListedJob};
 
-/// How often the catalogue is told of a job whose state and incidents stay what they are.
+/// How often the catalogue is given a job whose state and incidents stay what they are.
 const LIST_EVERY: Duration = Duration::from_secs(10);
 
 /// Writes what was found of a job to the history and to the catalogue.
@@ -23,7 +23,7 @@ pub(crate) struct HistoryRecorder {
     inner: Arc<Inner>,
     job: String,
     history: Option<JobHistory>,
-    /// What the catalogue was told of its state and incidents, and when.
+    /// What the catalogue was given of its state and incidents, and when.
     listed: (JobState, Vec<(String, bool)>),
     listed_at: Option<Instant>,
     /// Whether it was said that something cannot be written.

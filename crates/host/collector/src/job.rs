@@ -102,7 +102,7 @@ impl JobHandle {
         locked(&self.merger)
     }
 
-    /// The verdict as JSON; empty before it was told, and once all there is to say is on disk.
+    /// The verdict as JSON; empty before there is one, and once all there is to say is on disk.
     pub(crate) fn verdict(&self) -> Arc<str> {
         Arc::clone(&locked(&self.verdict))
     }
@@ -293,7 +293,7 @@ impl JobHandle {
             if !matches!(error, StoredError::Io(_)) {
                 return None;
             }
-            // Who told what could not be kept is answered so, and tells it again.
+            // Who sent what could not be kept is answered so, and sends it again.
             waiting.clear();
             match inbox.recv_timeout(AGAIN_AFTER) {
                 Ok(batch) => waiting.push(batch),

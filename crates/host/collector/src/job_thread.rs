@@ -202,7 +202,7 @@ impl JobThread {
                         }
                     }
                     Effect::Announced(bytes) => {
-                        // Not written: after a restart it is told once more.
+                        // Not written: after a restart it is sent once more.
                         drop(write_whole(&self.store.folder().join(ANNOUNCED), &bytes));
                     }
                     Effect::Exit => self.has_exited = true,

@@ -223,7 +223,7 @@ impl Metrics {
     /// The text Prometheus reads, with jobs as they are now. Jobs that have ended are counted
     /// only.
     pub(crate) fn text(&self, jobs: &[ListedJob]) -> Result<String, fmt::Error> {
-        // Jobs that are gone must not be told of any more.
+        // Jobs that are gone must not be exported any more.
         for gauges in [
             &self.ranks,
             &self.steps,

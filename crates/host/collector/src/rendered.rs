@@ -123,7 +123,7 @@ mod tests {
         if let Some(merger) = held.merger().as_mut() {
             merger.lose("nobody");
         }
-        // Nothing new is told of it.
+        // Nothing new came of it.
         held.publish(1);
         assert_eq!(
             rendered.page(&held, counted).await.unwrap().plain,

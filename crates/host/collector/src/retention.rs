@@ -22,7 +22,7 @@ pub(crate) struct Stock {
     pub(crate) id: String,
     pub(crate) last_seen_s: u64,
     pub(crate) bytes: u64,
-    /// Whether something may still be told of it: then it stays.
+    /// Whether something may still come of it: then it stays.
     pub(crate) runs: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Times in which nobody is told of incidents: maintenance.
+//! Times in which nobody is alerted to incidents: maintenance.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,8 @@ const FILE: &str = "silences.json";
 /// Up to here every whole number is one as JSON's readers have it.
 const MOST_WHOLE: u64 = (1 << 53) - 1;
 
-/// Nobody is told of incidents that begin in it. One that still goes on at its end is told then.
+/// Nobody is alerted to incidents that begin in it. One that still goes on at its end is reported
+/// then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
     /// Its name.

@@ -87,7 +87,7 @@ pub struct ListedJob {
     pub severity: Option<Severity>,
     /// Ranks seen.
     pub ranks: usize,
-    /// Hosts that have told anything.
+    /// Hosts that have sent anything.
     pub hosts: usize,
     /// Hosts that were not heard of for long and did not deregister.
     pub silent_hosts: Vec<String>,

@@ -1,6 +1,6 @@
 //! One job, by what comes and when: batches to be kept, answers to agents, inputs to the analysis.
 //!
-//! A [`JobWorker`] does no I/O and reads no clock. It is told of [`Message`]s, and says what is to
+//! A [`JobWorker`] does no I/O and reads no clock. It is given [`Message`]s, and says what is to
 //! be done as [`Effect`]s; `job_thread` does it. So tests can play disks that fail, kills and days.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use crate::memory::MemoryPermit;
 use crate::silences::Silences;
 use crate::state::JobState;
 
-/// How often the verdict is told anew at most, and looked after at least.
+/// How often the verdict is published anew at most, and looked after at least.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a host that did not deregister may be quiet before it is waited for no more.
 /// Agents speak every second.
@@ -564,7 +564,7 @@ impl JobWorker {
             let handle = Arc::clone(&self.handle);
             if let Some(merger) = handle.merger().as_mut() {
                 merger.take(batch);
-                // Nobody watches here: incidents are told as alerts.
+                // Nobody watches here: incidents are sent as alerts.
                 drop(merger.take_announcements());
                 effects.extend(self.record(merger));
             }
@@ -676,7 +676,7 @@ impl JobWorker {
                 .collect();
             effects.push(Effect::Publish(origin, dated, over));
         }
-        // What is to be told of the past was told by who kept the job then.
+        // What is to be said of the past was said by who kept the job then.
         if let Some(alerts) = self.alerts.as_mut().filter(|_| !self.handle.is_behind()) {
             let has_ended = self.handle.summary().state == JobState::Ended;
             let is_silent = self.silences.cover(&self.handle.id, now.seconds());

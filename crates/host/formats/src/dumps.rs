@@ -29,7 +29,7 @@ pub(crate) struct Dump {
 struct Entry {
     /// Name and description.
     process_group: Vec<String>,
-    /// By which the status of its group is told; of no other group of the same rank.
+    /// By which the status of its group is given; of no other group of the same rank.
     #[serde(default)]
     pg_id: Value,
     collective_seq_id: u64,
@@ -123,7 +123,7 @@ impl Dump {
     }
 
     fn collective(&self, entry: &Entry, is_timed: bool) -> DumpedCollective {
-        // Statuses are told by the number of a group, which a rank counts for itself; entries
+        // Statuses are given by the number of a group, which a rank counts for itself; entries
         // without the number are of dumps that tell them by name.
         let status = match entry.pg_id.as_u64() {
             Some(id) => self.pg_status.get(&id.to_string()),

@@ -1,4 +1,4 @@
-//! `laggard.marks/1`: everything a live job's analysis was told, one JSON value a line.
+//! `laggard.marks/1`: everything a live job's analysis was given, one JSON value a line.
 //!
 //! The first line is a header. After it an object is an [`Input`] by its `is`, and a list
 //! is a mark: `[rank, at_ns, step, kind, on_loop_thread, code, args...]`, trailing zeros of
@@ -203,7 +203,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// What the analysis was told, in order.
+    /// What the analysis was given, in order.
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
     }

@@ -2,7 +2,7 @@
 //!
 //! The file is read in blocks and each event is used and forgotten, so memory follows the slices
 //! that are kept, 32 bytes each, and not the size of the file. What is malformed is passed over
-//! up to the next event, counted and told.
+//! up to the next event, counted and reported.
 
 mod build;
 mod scan;
@@ -22,7 +22,7 @@ const MAX_EVENT_BYTES: usize = 64 << 20;
 /// Bytes that damaged values beside the events may swallow, to be read again, before the rest is
 /// given up.
 const MAX_SWALLOWED_BYTES: u64 = MAX_EVENT_BYTES as u64;
-/// Places of malformed events that are told.
+/// Places of malformed events that are named.
 const MAX_PLACES: usize = 3;
 /// Members of a document that are looked for behind one that is damaged, on whatever line.
 const MEMBERS: [&[u8]; 3] = [EVENTS, b"\"distributedInfo\"", b"\"baseTimeNanoseconds\""];

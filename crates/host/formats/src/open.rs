@@ -72,7 +72,7 @@ pub(crate) fn open<'a>(
 ) -> Result<impl BufRead + 'a, FormatError> {
     File::open(path)
         .and_then(|inner| {
-            // Counted below the unpacking: progress is told in bytes of the file.
+            // Counted below the unpacking: progress is shown in bytes of the file.
             let file = CountingReader { inner, read };
             unpack(BufReader::with_capacity(1 << 18, file), limits)
         })

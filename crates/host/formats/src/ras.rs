@@ -20,7 +20,7 @@ const MAX_FUNCTIONS: usize = 64;
 /// What a process of the job answered for all of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RasReply {
-    /// Local time of the answering host; empty if it was not told.
+    /// Local time of the answering host; empty if it was not given.
     pub(crate) at: String,
     pub(crate) communicators: Vec<RasCommunicator>,
     pub(crate) notes: Vec<String>,

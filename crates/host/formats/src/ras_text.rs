@@ -60,9 +60,9 @@ struct RasTextReader<'a> {
     sizes: BTreeMap<u32, u32>,
     dead: BTreeSet<(String, i64)>,
     said: Vec<ReportedComm>,
-    /// Where in it a communicator is told of, by name and size.
+    /// Where in it a communicator is described, by name and size.
     places: BTreeMap<(String, u32), usize>,
-    /// The one that is told of now.
+    /// The one that is described now.
     current: usize,
     listing: Listing,
 }
@@ -308,7 +308,7 @@ impl RasTextReader<'_> {
 
     fn reply(mut self) -> RasReply {
         let mut reply = RasReply::default();
-        // Of those of one size the one told of first.
+        // Of those of one size the one described first.
         let size = self.said.iter().map(|said| said.size).max();
         let Some(at) = self.said.iter().position(|said| Some(said.size) == size) else {
             // Nothing is wrong with any.

@@ -29,7 +29,7 @@ pub enum Recording {
     Matrix(Box<StageMatrix>),
     /// Marks of every rank.
     Events(MarkEvents),
-    /// Everything a live job's analysis was told.
+    /// Everything a live job's analysis was given.
     Journal(Journal),
     /// What a collector kept of a job.
     Stored(StoredBatches),

@@ -226,7 +226,7 @@ impl Snapshot {
         job
     }
 
-    /// Whether what was told of the layout goes with the ranks that have call logs.
+    /// Whether what was given of the layout goes with the ranks that have call logs.
     ///
     /// # Errors
     /// [`LayoutError`] if it does not.

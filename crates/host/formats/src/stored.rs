@@ -141,7 +141,7 @@ impl StoredBatches {
         }
     }
 
-    /// What was told, in the order it came, with what leads from the clock of each host to that of
+    /// What was sent, in the order it came, with what leads from the clock of each host to that of
     /// the job.
     pub fn inputs(&self) -> impl Iterator<Item = (&Input, i64)> {
         self.0

@@ -52,7 +52,7 @@ pub struct BatchHead {
     schema: String,
     /// The boot of the host: clocks of one boot go on.
     pub boot: String,
-    /// The host's time up to which everything is told with this batch.
+    /// The host's time up to which everything is sent with this batch.
     #[serde(rename = "until_ns")]
     pub watermark: RankNs,
     /// Whether the agent tells nothing more.

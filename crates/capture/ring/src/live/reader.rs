@@ -28,7 +28,7 @@ pub struct LiveReader {
     identity: Identity,
     /// Operations before this one have left the table.
     oldest: u64,
-    /// For each slot the number, plus 1, of the last operation in it that was told as ended.
+    /// For each slot the number, plus 1, of the last operation in it that was reported as ended.
     reported: Vec<u64>,
     source: LiveSource,
     /// The last of each lane of which only the call was seen, unless a later one's end was.
@@ -44,13 +44,13 @@ type LiveLane = (u32, Option<(u32, Direction)>);
 pub struct LiveState {
     /// What the process is in, oldest first.
     ///
-    /// An operation that was told as ended stands here again while a flow it began later
-    /// runs; it is not told as ended again. If the last of a lane went over no network, nobody
+    /// An operation that was reported as ended stands here again while a flow it began later
+    /// runs; it is not reported as ended again. If the last of a lane went over no network, nobody
     /// sees its end: it stands here on, as one that may have ended.
     pub in_progress: Vec<Operation>,
-    /// What ended, or may have, and was not told before, in the order it was begun.
+    /// What ended, or may have, and was not reported before, in the order it was begun.
     pub ended: Vec<Operation>,
-    /// Operations that left the table since the last look and were never told as ended.
+    /// Operations that left the table since the last look and were never reported as ended.
     pub lost: u64,
 }
 
@@ -194,7 +194,7 @@ impl LiveReader {
     /// Looks at what the process is in at `now`, and at what has ended since the last look.
     ///
     /// # Invariants
-    /// In every flow `done <= transmitted <= ready <= total`; every operation is told as
+    /// In every flow `done <= transmitted <= ready <= total`; every operation is reported as
     /// ended once, or counted as lost, unless its communicator was finalized under it.
     pub fn read(&mut self, now: RankNs) -> LiveState {
         let begun = self.table().head.operations_begun.0.load(Acquire);
@@ -276,7 +276,7 @@ impl LiveReader {
         }));
     }
 
-    /// Gives up the operations before `oldest`; returns how many of them were not told.
+    /// Gives up the operations before `oldest`; returns how many of them were not reported.
     fn leave_behind(&mut self, oldest: u64) -> u64 {
         let slots = self.reported.len() as u64;
         let leaving = oldest.saturating_sub(self.oldest);

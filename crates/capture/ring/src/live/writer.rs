@@ -52,7 +52,7 @@ pub struct Route {
 }
 
 /// How far a counter of a flow has come. Counters only grow, and never beyond the flow's
-/// total: told twice or out of order, they stay what they are.
+/// total: given twice or out of order, they stay what they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
     /// So many transfers.
@@ -209,7 +209,7 @@ impl LiveWriter {
         }
     }
 
-    /// Announces a flow, over the oldest. It is not told to readers before it begins: some
+    /// Announces a flow, over the oldest. It is not shown to readers before it begins: some
     /// never do. `None` if the operation is gone.
     pub fn announce_flow(
         &self,
@@ -441,7 +441,7 @@ impl FlowSlot {
         (count > has).then_some(count)
     }
 
-    /// Moves a counter that a later one has overtaken: what it counts was not told.
+    /// Moves a counter that a later one has overtaken: what it counts was not reported.
     #[inline]
     fn catch_up(counter: &AtomicU32, count: u32) {
         if counter.load(Relaxed) < count {

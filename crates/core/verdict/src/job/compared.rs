@@ -10,7 +10,7 @@ use pattern::{
     Abnormal, Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, by_host, rate_in_use,
 };
 
-/// Ranks told of one function.
+/// Ranks named of one function.
 const MAX_ABNORMAL: usize = 64;
 /// Callers of a function that are kept.
 pub(super) const MAX_CALLERS: usize = 12;

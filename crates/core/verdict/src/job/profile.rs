@@ -18,7 +18,7 @@ use crate::detectors::Profiled;
 
 /// Stage of the time by which a rank enters a recording's only step after the first to do so.
 const ENTRY: &str = "step.entry_skew";
-/// Functions that are told for their cost alone, and altogether.
+/// Functions that are shown for their cost alone, and altogether.
 const SHOWN_FOR_COST: usize = 20;
 const MAX_SHOWN: usize = 60;
 /// Functions of one incident beside its own.

@@ -81,7 +81,7 @@ impl Job {
         self.escalation.order(ranks, steps, at);
     }
 
-    /// Compares what the window showed once all hosts have told what their ranks did in it:
+    /// Compares what the window showed once all hosts have sent what their ranks did in it:
     /// these, or all if none is named.
     pub(super) fn end_profile(&mut self, ranks: &[u32]) {
         let Some(ordered) = self.escalation.end(ranks) else {

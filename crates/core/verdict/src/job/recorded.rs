@@ -1,4 +1,4 @@
-//! What recordings bring that is not told mark by mark.
+//! What recordings bring that does not come mark by mark.
 
 use model::{VerdictNote, Window};
 use schedule::RankCalls;

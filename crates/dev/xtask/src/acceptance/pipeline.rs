@@ -338,8 +338,8 @@ fn hangs(id: &str) -> AcceptanceRow {
     )
 }
 
-/// The hang that is told of a job while it runs, of which nothing is recorded after `cut_ns` before
-/// its end and for so many seconds more.
+/// The hang that is reported of a job while it runs, of which nothing is recorded after `cut_ns`
+/// before its end and for so many seconds more.
 fn watched(job: &CalledJob, cut_ns: u64, quiet_s: u64) -> Option<Incident> {
     let inputs = job.inputs();
     let until_ns = inputs.last().map_or(0, mark_ns) - cut_ns;

@@ -174,7 +174,7 @@ impl NvtxCalls {
 /// and kind.
 fn transfer_of(calls: &[NvtxCall]) -> Option<Transfer> {
     let first = calls.first()?;
-    // A group of unlike calls shares kernels: whose bytes are in which cannot be told.
+    // A group of unlike calls shares kernels: whose bytes are in which is unknown.
     if calls
         .iter()
         .any(|call| (call.communicator, &call.op) != (first.communicator, &first.op))

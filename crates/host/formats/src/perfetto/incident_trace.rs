@@ -21,7 +21,7 @@ const MOST_RANKS: usize = 32;
 /// Marks of a rank that are shown.
 const MOST_MARKS: usize = 1 << 14;
 
-/// What ranks did in the steps around the beginning of an incident, as it is told.
+/// What ranks did in the steps around the beginning of an incident, as it is recorded.
 #[derive(Debug)]
 pub struct IncidentTrace {
     incident: Incident,
@@ -31,7 +31,7 @@ pub struct IncidentTrace {
     ranks: BTreeMap<u32, ShownRank>,
     /// How many are to come.
     expected: usize,
-    /// Of all that is told in these steps.
+    /// Of all that is recorded in these steps.
     last_ns: i64,
     /// Whether the job has started over since, and for which time.
     restarted: bool,
@@ -60,7 +60,7 @@ impl IncidentTrace {
         let first = incident.first_step;
         let named = &incident.subject.ranks;
         let mut ranks: BTreeSet<u32> = named.iter().copied().take(MOST_RANKS / 2).collect();
-        // Of many ranks, from all over the job; of few all that are told of.
+        // Of many ranks, from all over the job; of few all that are known.
         let (all, room) = (verdict.job.ranks as u64, MOST_RANKS - ranks.len());
         if verdict.job.ranks > MOST_RANKS {
             let spread = (0..room as u64).map(|nth| (nth * all / room as u64) as u32);
@@ -84,8 +84,8 @@ impl IncidentTrace {
         })
     }
 
-    /// Takes what was told of the job, in its order; `shift_ns` leads from the clock it was told by
-    /// to that of the job.
+    /// Takes what was recorded of the job, in its order; `shift_ns` leads from the clock it was
+    /// recorded by to that of the job.
     pub fn take(&mut self, input: &Input, shift_ns: i64) {
         match input {
             Input::Group { group, name, .. } => {
@@ -139,7 +139,7 @@ impl IncidentTrace {
         }
         let at_ns = on_clock(mark.at.0, shift_ns);
         self.last_ns = self.last_ns.max(at_ns);
-        // An agent that was started anew tells again what it has told.
+        // An agent that was started anew sends again what it has sent.
         if let Some(seen) = self.ranks.get_mut(&rank)
             && seen
                 .marks

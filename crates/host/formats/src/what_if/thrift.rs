@@ -92,7 +92,7 @@ impl<'a> Cursor<'a> {
         (0..count).map(|_| read(self)).collect()
     }
 
-    /// Reads a structure field by field: `read` is told number and type, and says whether it
+    /// Reads a structure field by field: `read` is given number and type, and says whether it
     /// has read the field.
     pub(super) fn fields(
         &mut self,

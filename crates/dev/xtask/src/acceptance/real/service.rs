@@ -25,7 +25,7 @@ const STUDY: &str = "tests/jobs/study.py";
 /// Far more than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// The verdict on a job of two hosts, a script of ours, once both have told its end.
+/// The verdict on a job of two hosts, a script of ours, once both have reported its end.
 fn verdict(collector: &ServeProcess, lab: &Lab, job: &str, training: &str) -> Result<Verdict> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let mut hosts = Vec::new();
