@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,8 @@ accelerated = pytest.mark.skipif(
 # After so long a test that waits is ended: many times what any takes on a machine that has nothing
 # else to do. How long a busy one takes is not judged.
 PATIENCE_S = 900
+# And one that waits for a line about a job, which comes within 20 s there.
+SAID_WITHIN_S = 300
 # A job is not said to hang before it was quiet for so long, or for so many of its longest pauses:
 # [hang] in docs/settings.md.
 QUIET_MIN_S, QUIET_RATIO = 1.5, 3.0
@@ -203,12 +206,23 @@ class Watched:
         )
 
     def line(self, pattern):
-        """The first line said that matches."""
-        for line in self.process.stderr:
-            if re.search(pattern, line):
-                self.descendants = descendants(self.process.pid)
-                return line
-        raise AssertionError("the job ended and nobody said so")
+        """The first line said that matches; without one in time the job is ended."""
+        said = []
+        # Nothing else ends the reading: a job that hangs for ever keeps its output open.
+        deadline = threading.Timer(SAID_WITHIN_S, self.kill)
+        deadline.start()
+        try:
+            for line in self.process.stderr:
+                said.append(line)
+                if re.search(pattern, line):
+                    self.descendants = descendants(self.process.pid)
+                    return line
+        finally:
+            deadline.cancel()
+        so_far = "".join(said)
+        raise AssertionError(
+            f"the job ended, or {SAID_WITHIN_S} s passed, and nobody said {pattern!r}:\n{so_far}"
+        )
 
     def recorded(self, pattern):
         """Whether its recording has that by now."""

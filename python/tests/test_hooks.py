@@ -118,6 +118,28 @@ def test_an_optimizer_inside_another_is_part_of_its_step(python):
     assert steps == 30
 
 
+def test_what_comes_before_the_forward_pass_of_data_parallel_is_a_gap(python):
+    stages = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard, torch.distributed as dist
+            dist.init_process_group("gloo")
+            model = nn.parallel.DistributedDataParallel(model)
+            for _ in range(30):
+                batch = torch.randn(1, 4)
+                model(batch).sum().backward()
+                optimizer.step()
+            print(json.dumps([stage["name"] for stage in laggard.summary()["stages"]]))
+            del model
+            dist.destroy_process_group()
+            """
+        ),
+        **ALONE,
+    )
+    assert "data.gap" in stages
+
+
 def test_without_a_word_only_the_wrapper_attaches(python):
     look = "import sys, json, torch\nprint(json.dumps('laggard' in sys.modules))"
     assert python(look) is False
@@ -542,6 +564,54 @@ print(json.dumps(told))
 """)
     stages, microbatches = (0, 2, 0), (0, 0, 1)
     assert told == [[1, [*place, 4, -1]] for place in zip(stages, microbatches)]
+
+
+def test_each_block_of_a_pipeline_begins_and_ends(python):
+    told = python(
+        """
+        import json
+        import laggard, torch, torch.distributed as dist
+        from laggard import _attach
+        from torch import nn
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+        told = []
+        _attach._native.block = lambda begins, passes, place: told.append([begins, passes, *place])
+        dist.init_process_group("gloo")
+        stage = PipelineStage(nn.Linear(4, 4), 0, 1, torch.device("cpu"))
+        batch = torch.randn(4, 4)
+        ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss).step(batch, target=batch)
+        print(json.dumps(told))
+        dist.destroy_process_group()
+        """,
+        **ALONE,
+    )
+    assert told == [
+        [begins, passes, 0, microbatch, 1, 0]
+        for passes in (0, 1)
+        for microbatch in (0, 1)
+        for begins in (True, False)
+    ]
+
+
+def test_the_making_of_the_group_of_all_ranks_begins_and_ends(python):
+    told = python(
+        """
+        import json
+        import laggard, torch.distributed as dist
+        from laggard import _attach
+
+        told = []
+        _attach._native.init = lambda begins, group, number: told.append([begins, number])
+        for _ in range(2):
+            dist.init_process_group("gloo")
+            dist.new_group([0])
+            dist.destroy_process_group()
+        print(json.dumps(told))
+        """,
+        **ALONE,
+    )
+    assert told == [[True, 1], [False, 1], [True, 2], [False, 2]]
 
 
 def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):
