@@ -552,3 +552,57 @@ fn end_if_failed(
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use model::{CollectiveIssue, CollectiveOp, Event, Mark, RankNs};
+    use ring::{Identity, NameKind, RingWriter, process_started};
+
+    use super::*;
+
+    /// Processes in the place of ranks.
+    struct Ranks([Child; 3]);
+
+    impl Drop for Ranks {
+        fn drop(&mut self) {
+            for process in &mut self.0 {
+                process.kill().unwrap();
+                process.wait().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_hang_is_told_of_ranks_that_have_long_been_quiet() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let ranks = Ranks([(); 3].map(|()| Command::new("sleep").arg("600").spawn().unwrap()));
+        let long_ago = RankNs(monotonic_now().0.saturating_sub(60_000_000_000));
+        for (rank, (process, number)) in ranks.0.iter().zip([47, 46, 47]).enumerate() {
+            let identity = Identity {
+                rank: rank as u32,
+                world_size: 3,
+                pid: process.id(),
+                started: process_started(process.id()).unwrap(),
+                ..Identity::default()
+            };
+            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
+            ring.name(NameKind::Group, "1 default 0-2").unwrap();
+            ring.set_stepped(40);
+            let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number);
+            ring.write(Mark {
+                at: long_ago,
+                step: 40,
+                on_loop_thread: true,
+                event: Event::CollectiveIssue(sum),
+            });
+        }
+        let mut agent = Agent::new(directory, "job", Settings::default());
+        let lines = agent.poll(Instant::now());
+        let hang = "hang since step 40: rank 1 never entered ALLREDUCE #47 of group default \
+                    (ranks 0,2 wait in it)";
+        assert!(lines.iter().any(|line| line.contains(hang)), "{lines:?}");
+    }
+}
