@@ -158,10 +158,10 @@ impl Agent {
             ..
         } = self;
         live.poll(now, monotonic_now(), &mut |input| {
-            keep(listeners, job, input)
+            keep(listeners, job, input);
         });
         rdma.poll(now, monotonic_now(), &mut |input| {
-            keep(listeners, job, input)
+            keep(listeners, job, input);
         });
         let Self {
             reader,

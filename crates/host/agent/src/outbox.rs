@@ -371,7 +371,7 @@ mod tests {
         let tries = &played.sent[before..];
         // 0.5 + 1 + 2 + 4 + 8 + 16 s, then every 30 s.
         assert_eq!(tries.len(), 6 + (3600 - 31) / 30 + 1);
-        let apart = tries.windows(2).map(|two| two[1].0 - two[0].0);
+        let apart = tries.windows(2).map(|two| two[1].0.abs_diff(two[0].0));
         assert!(apart.clone().is_sorted());
         assert_eq!(apart.max(), Some(LAST_WAIT));
         // A batch keeps its number until it is answered: the collector knows it again.
@@ -405,7 +405,10 @@ mod tests {
                 reason: "busy".to_owned(),
                 wait: Some(Duration::from_secs(asked_s)),
             });
-            let apart = played.sent.windows(2).map(|two| two[1].0 - two[0].0);
+            let apart = played
+                .sent
+                .windows(2)
+                .map(|two| two[1].0.abs_diff(two[0].0));
             let waited = Duration::from_secs(waited_s);
             assert!(apart.clone().count() > 2 && apart.clone().all(|it| it == waited));
         }
