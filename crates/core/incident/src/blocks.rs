@@ -17,6 +17,9 @@ use crate::sides::side_of;
 const NAMED_FROM: f64 = 0.2;
 /// Sampled steps that blocks must hold up to be worth a word. Ours.
 const SAMPLE_MIN: usize = 3;
+/// Part of what blocks cost in sampled steps that these must really have taken longer. Ours, as in
+/// single iterations.
+const REAL_SHARE: f64 = 0.25;
 
 /// The steps of a job in which blocks were looked at.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +109,10 @@ impl SlowBlocks {
         let meanwhile_s = usual_s * looked.since(first).count(first..=last) as f64;
         let steady_s = settings.steady_share_min * meanwhile_s;
         let stall_s = settings.stall_min_s.max(settings.stall_min_steps * usual_s);
-        self.steps.len() >= SAMPLE_MIN && self.lost_s >= steady_s || self.longest_s >= stall_s
+        // What transfers and late hosts hide costs nothing. One step scatters too much to say so.
+        let is_real = self.took_s - self.usual_s >= REAL_SHARE * self.lost_s;
+        self.steps.len() >= SAMPLE_MIN && self.lost_s >= steady_s && is_real
+            || self.longest_s >= stall_s
     }
 
     /// Takes a step that lost `lost_s` to these blocks.

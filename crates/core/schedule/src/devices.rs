@@ -1,12 +1,17 @@
 //! Pipelines by the clocks of their devices, in sampled steps.
 
-use std::collections::BTreeMap;
+mod launches;
+mod level;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{BlockPlace, BlockTime, Pass};
 
-use crate::judge::{Done, HeldUp, Judge, Judged, Measure, PipelineRanks, RankIteration};
+use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration};
 use crate::watch::MAX_BLOCKS;
-use crate::{ScheduleSettings, Watch};
+use crate::{ScheduleSettings, SlowBlock, Watch};
+use launches::Launches;
+use level::Level;
 
 /// Sampled iterations that wait for other ranks'.
 const MAX_WAITING: usize = 64;
@@ -31,19 +36,42 @@ pub struct DeviceBlock {
 ///
 /// A host that runs ahead of its device only launches a block; its clock says nothing of it. Only
 /// sampled steps have device times, so iterations are known by their step. What blocks take is
-/// compared with what the same blocks usually take on the devices.
+/// compared with what the same blocks usually take on the devices: first what the device must have
+/// taken by itself, which scatters little, then what is left, for which hosts may have held it up.
 ///
 /// # Properties
 /// Memory is bounded by 64 iterations of all ranks.
 #[derive(Debug)]
 pub struct DeviceWatch {
+    settings: ScheduleSettings,
     judge: Judge,
     /// By step, and by which of the step's.
     waiting: BTreeMap<(u32, usize), BTreeMap<u32, TimedIteration>>,
     /// What blocks usually take, by the stage of the model, the pass and the microbatch.
-    usual: BTreeMap<(u32, Pass, u32), Usual>,
+    usual: BTreeMap<BlockKey, Usual>,
+    launches: Launches,
     /// Of iterations that were looked at since these were last taken.
     steps: Vec<u32>,
+}
+
+/// The stage of the model, the pass and the microbatch.
+type BlockKey = (u32, Pass, u32);
+
+/// Of ranks' blocks.
+type Parts = BTreeMap<(u32, BlockKey), Part>;
+
+/// What a block took, by what it is known to be due to.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// What it usually takes, with all waits of the device.
+    usual_s: f64,
+    /// Whether enough of it was seen to say that.
+    is_known: bool,
+    /// What the device took by itself beyond that, at least. Where a host held its device up by less
+    /// than usual, the device has more to do, and has not become slow.
+    more_s: f64,
+    /// What it took, less what the device took beyond the usual.
+    rest_s: f64,
 }
 
 /// An iteration of a rank.
@@ -52,25 +80,15 @@ struct TimedIteration {
     done: RankIteration,
     /// Of each block the least and the most of it for which the host may have held the device up.
     held_s: Vec<[f64; 2]>,
+    /// What the host took to launch the blocks.
+    launched_s: f64,
 }
 
-/// Means of a block in healthy iterations.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a block usually takes, and for how long of it its host may hold the device up.
+#[derive(Clone, Debug, Default)]
 struct Usual {
-    blocks: u32,
-    took_s: f64,
-    held_s: [f64; 2],
-}
-
-impl Usual {
-    fn learn(&mut self, took_s: f64, held_s: [f64; 2]) {
-        self.blocks = self.blocks.saturating_add(1);
-        let weight = 1.0 / f64::from(self.blocks);
-        self.took_s += (took_s - self.took_s) * weight;
-        for (mean_s, held_s) in self.held_s.iter_mut().zip(held_s) {
-            *mean_s += (held_s - *mean_s) * weight;
-        }
-    }
+    took_s: Level,
+    held_s: [Level; 2],
 }
 
 impl DeviceBlock {
@@ -89,9 +107,11 @@ impl DeviceWatch {
     /// Nothing was seen yet.
     pub fn new(settings: ScheduleSettings) -> Self {
         Self {
-            judge: Judge::new(settings, Measure::Blocks),
+            judge: Judge::new(settings.clone(), Measure::Blocks),
+            settings,
             waiting: BTreeMap::new(),
             usual: BTreeMap::new(),
+            launches: Launches::default(),
             steps: Vec::new(),
         }
     }
@@ -144,100 +164,182 @@ impl DeviceWatch {
         timed: &BTreeMap<u32, TimedIteration>,
         pipelines: &[PipelineRanks],
     ) -> Option<HeldUp> {
-        let Judged { held, is_usual } = self.judge.judge(
+        let parts = self.parts(timed);
+        let stages = pipelines.first().map_or(1, |it| it.ranks.len() as u32);
+        let of = |rank| timed.get(&rank).map(|timed| &timed.done);
+        let by_rest = self.judge.judge(
             pipelines,
-            |rank| timed.get(&rank).map(|timed| &timed.done),
+            of,
+            |rank, done| part_of(&parts, rank, done).map_or(f64::NAN, |it| it.rest_s),
             // When ranks meet inside a block is known by their hosts' clocks only.
             |_, _, _, _| None,
         );
-        if is_usual {
-            self.learn(timed);
+        let by_work = self.judge.compare(pipelines, of, |rank, done| {
+            let Part {
+                usual_s, more_s, ..
+            } = *part_of(&parts, rank, done).filter(|it| it.is_known)?;
+            Some([usual_s + more_s, usual_s])
+        });
+        let launched_s = timed
+            .iter()
+            .map(|(rank, timed)| (*rank, timed.launched_s))
+            .collect();
+        let late_hosts = self.launches.take(&launched_s);
+        let by_work = by_work.map(|held| Self::by_devices(held, &parts));
+        let by_rest = by_rest.map(|mut held| {
+            // A device waits for its host in a pipeline for many reasons, as a queue that a
+            // read-back emptied: only a host that took longer itself is one.
+            keep_causes(&mut held, |rank| late_hosts.contains(&rank));
+            self.set_host_parts(&mut held, timed, stages);
+            held
+        });
+        self.learn(timed, &parts, &late_hosts);
+        match (by_work, by_rest) {
+            (Some(mut held), Some(rest)) => {
+                held.lost_s += rest.lost_s;
+                held.causes.extend(rest.causes);
+                held.absorbed.extend(rest.absorbed);
+                Some(held)
+            }
+            (by_work, by_rest) => by_work.or(by_rest),
         }
-        let mut held = held?;
-        self.drop_common(&mut held, timed);
-        let count = pipelines.first().map_or(1, |it| it.ranks.len() as u32);
+    }
+
+    /// What blocks of ranks took, by parts.
+    fn parts(&self, timed: &BTreeMap<u32, TimedIteration>) -> Parts {
+        let blocks = timed.iter().flat_map(|(rank, timed)| {
+            let blocks = timed.done.blocks.iter().zip(&timed.held_s);
+            blocks.map(|(done, held_s)| (*rank, done, held_s))
+        });
+        blocks
+            .map(|(rank, done, [_, held_most_s])| {
+                let took_s = done.took_s();
+                let level = self.usual.get(&key_of(done)).map(|usual| &usual.took_s);
+                let usual_s = level.and_then(Level::usual).unwrap_or(took_s);
+                let more_s = (took_s - held_most_s - usual_s).max(0.0);
+                let part = Part {
+                    usual_s,
+                    is_known: level.is_some_and(Level::is_known),
+                    more_s,
+                    rest_s: took_s - more_s,
+                };
+                ((rank, key_of(done)), part)
+            })
+            .collect()
+    }
+
+    /// What is left of it without ranks whose devices are no slower than most.
+    fn by_devices(mut held: HeldUp, parts: &Parts) -> HeldUp {
+        let mut by_rank: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
+        for ((rank, _), part) in parts {
+            let [more_s, usual_s] = by_rank.entry(*rank).or_default();
+            *more_s += part.more_s;
+            *usual_s += part.usual_s;
+        }
+        let excess: BTreeMap<u32, f64> = by_rank
+            .into_iter()
+            .map(|(rank, [more_s, usual_s])| (rank, more_s / usual_s))
+            .collect();
+        keep_causes(&mut held, |rank| {
+            let others = excess.iter().filter(|(other, _)| **other != rank);
+            let mut others: Vec<f64> = others.map(|(_, it)| *it).collect();
+            let common = model::median(&mut others).unwrap_or(0.0);
+            let own = excess.get(&rank).copied().unwrap_or(0.0);
+            own - common >= OWN_SHARE * own
+        });
+        // All of it is the device's: for the rest its host may have held it up.
+        for (_, slow) in &mut held.causes {
+            slow.host_s = Some([0.0, 0.0]);
+        }
+        held
+    }
+
+    /// Whether a device took too long for a block by itself.
+    fn is_slow(&self, part: &Part) -> bool {
+        part.more_s > self.settings.block_excess * part.usual_s
+    }
+
+    /// Says for how much longer than usual hosts may have held their devices up.
+    fn set_host_parts(
+        &self,
+        held: &mut HeldUp,
+        timed: &BTreeMap<u32, TimedIteration>,
+        stages: u32,
+    ) {
         for (rank, slow) in &mut held.causes {
+            let key = key_of_slow(slow, stages);
             let Some(timed) = timed.get(rank) else {
                 continue;
             };
-            let block = timed
-                .done
-                .blocks
-                .iter()
-                .zip(&timed.held_s)
-                .find(|(done, _)| {
-                    let BlockPlace {
-                        pass,
-                        microbatch,
-                        stage,
-                        ..
-                    } = done.place;
-                    (pass, microbatch, stage / count)
-                        == (slow.block.pass, slow.block.microbatch, slow.block.chunk)
-                });
+            let mut blocks = timed.done.blocks.iter().zip(&timed.held_s);
+            let block = blocks.find(|(done, _)| key_of(done) == key);
             // The least beyond the usual most, and the other way round: whatever the truth is lies
             // between.
-            slow.host_s = block.map(|(done, [least_s, most_s])| {
-                let [usual_least_s, usual_most_s] = self.usual_of(done).held_s;
-                [least_s - usual_most_s, most_s - usual_least_s]
+            slow.host_s = block.and_then(|(_, [least_s, most_s])| {
+                let [usual_least_s, usual_most_s] = &self.usual.get(&key)?.held_s;
+                Some([
+                    least_s - usual_most_s.usual()?,
+                    most_s - usual_least_s.usual()?,
+                ])
             });
         }
-        Some(held)
     }
 
-    /// Leaves out ranks whose blocks are no slower than most ranks' are.
-    fn drop_common(&self, held: &mut HeldUp, timed: &BTreeMap<u32, TimedIteration>) {
-        let by_rank: BTreeMap<u32, f64> = timed
-            .iter()
-            .map(|(rank, timed)| (*rank, self.excess_ratio(timed)))
-            .collect();
-        let all_s = held.excess_s();
-        held.causes.retain(|(rank, _)| {
-            let mut others: Vec<f64> = by_rank
-                .iter()
-                .filter(|(other, _)| *other != rank)
-                .map(|(_, excess)| *excess)
-                .collect();
-            let own = by_rank.get(rank).copied().unwrap_or(0.0);
-            let common = model::median(&mut others).unwrap_or(0.0);
-            own - common >= OWN_SHARE * own
-        });
-        // What was lost to ranks that are no longer named is not the others' cost.
-        if !held.causes.is_empty() {
-            held.lost_s *= held.excess_s() / all_s;
+    /// Learns what ranks took that are not late and whose devices are not slow.
+    fn learn(
+        &mut self,
+        timed: &BTreeMap<u32, TimedIteration>,
+        parts: &Parts,
+        late_hosts: &BTreeSet<u32>,
+    ) {
+        let slow = parts.iter().filter(|(_, part)| self.is_slow(part));
+        let mut late: BTreeSet<u32> = slow.map(|((rank, _), _)| *rank).collect();
+        late.extend(late_hosts);
+        let mut seen: BTreeMap<BlockKey, [Vec<f64>; 3]> = BTreeMap::new();
+        for (_, timed) in timed.iter().filter(|(rank, _)| !late.contains(rank)) {
+            for (done, [least_s, most_s]) in timed.done.blocks.iter().zip(&timed.held_s) {
+                let parts_s = [done.took_s(), *least_s, *most_s];
+                let of_block = seen.entry(key_of(done)).or_default();
+                for (all_s, part_s) in of_block.iter_mut().zip(parts_s) {
+                    all_s.push(part_s);
+                }
+            }
         }
-    }
-
-    /// Time by which a rank's blocks took too long, as a part of what they usually take.
-    fn excess_ratio(&self, timed: &TimedIteration) -> f64 {
-        let (mut excess_s, mut usual_s) = (0.0, 0.0);
-        for done in &timed.done.blocks {
-            let usual = self.usual_of(done).took_s;
-            excess_s += (done.took_s() - usual).max(0.0);
-            usual_s += usual;
-        }
-        excess_s / usual_s
-    }
-
-    fn usual_of(&self, done: &Done) -> Usual {
-        self.usual.get(&key_of(done)).copied().unwrap_or_default()
-    }
-
-    fn learn(&mut self, timed: &BTreeMap<u32, TimedIteration>) {
-        let blocks = timed
-            .values()
-            .flat_map(|it| it.done.blocks.iter().zip(&it.held_s));
-        for (done, held_s) in blocks {
-            self.usual
-                .entry(key_of(done))
-                .or_default()
-                .learn(done.took_s(), *held_s);
+        for (key, mut parts_s) in seen {
+            let usual = self.usual.entry(key).or_default();
+            let [held_least_s, held_most_s] = &mut usual.held_s;
+            let levels = [&mut usual.took_s, held_least_s, held_most_s];
+            // Pipelines side by side have the same blocks: one value an iteration.
+            for (level, all_s) in levels.into_iter().zip(&mut parts_s) {
+                level.learn(model::median(all_s));
+            }
         }
     }
 }
 
-fn key_of(done: &Done) -> (u32, Pass, u32) {
+/// Leaves out other causes, and what was lost to them.
+fn keep_causes(held: &mut HeldUp, is_kept: impl Fn(u32) -> bool) {
+    let all_s = held.excess_s();
+    held.causes.retain(|(rank, _)| is_kept(*rank));
+    held.lost_s = if held.causes.is_empty() {
+        0.0
+    } else {
+        held.lost_s * held.excess_s() / all_s
+    };
+}
+
+fn part_of<'parts>(parts: &'parts Parts, rank: u32, done: &Done) -> Option<&'parts Part> {
+    parts.get(&(rank, key_of(done)))
+}
+
+fn key_of(done: &Done) -> BlockKey {
     (done.place.stage, done.place.pass, done.place.microbatch)
+}
+
+/// Which block it is, in pipelines of so many ranks.
+fn key_of_slow(slow: &SlowBlock, ranks: u32) -> BlockKey {
+    let stage = slow.stage as u32 + slow.block.chunk * ranks;
+    (stage, slow.block.pass, slow.block.microbatch)
 }
 
 /// The iterations in the blocks of a step: one ends where a block comes again.
@@ -259,7 +361,7 @@ fn iterations(blocks: &[DeviceBlock]) -> Vec<TimedIteration> {
             };
             found.push(TimedIteration {
                 done,
-                held_s: Vec::new(),
+                ..TimedIteration::default()
             });
         }
         let Some(timed) = found.last_mut() else {
@@ -272,6 +374,7 @@ fn iterations(blocks: &[DeviceBlock]) -> Vec<TimedIteration> {
         });
         timed.done.ended_ns = ended_ns;
         timed.held_s.push(block.held_s());
+        timed.launched_s += end.host.seconds_since(begin.host);
     }
     found
 }

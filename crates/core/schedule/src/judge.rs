@@ -98,14 +98,6 @@ impl HeldUp {
     }
 }
 
-/// What is said of an iteration.
-#[derive(Debug, Default)]
-pub(crate) struct Judged {
-    pub(crate) held: Option<HeldUp>,
-    /// Whether it took what it usually does.
-    pub(crate) is_usual: bool,
-}
-
 /// By what iterations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
@@ -163,44 +155,25 @@ impl Judge {
 
     /// Looks at an iteration of pipelines.
     ///
-    /// `of` is what a rank did in it, and `late` the rank that another waited for in a block of
+    /// `of` is what a rank did in it, `took_s` what counts of a block of it, and `late` the rank that another waited for in a block of
     /// a stage of the model which took so many seconds too long.
     pub(crate) fn judge<'a>(
         &mut self,
         pipelines: &[PipelineRanks],
         of: impl Fn(u32) -> Option<&'a RankIteration>,
+        took_s: impl Fn(u32, &Done) -> f64,
         late: impl Fn(u32, u32, PipelineBlock, f64) -> Option<u32>,
-    ) -> Judged {
-        self.look(pipelines, of, late).unwrap_or_default()
-    }
-
-    fn look<'a>(
-        &mut self,
-        pipelines: &[PipelineRanks],
-        of: impl Fn(u32) -> Option<&'a RankIteration>,
-        late: impl Fn(u32, u32, PipelineBlock, f64) -> Option<u32>,
-    ) -> Option<Judged> {
-        let first = pipelines.first()?;
-        let plan = plan_of(&first.ranks, &of)?;
-        let pipelines: Vec<&[u32]> = pipelines
-            .iter()
-            // What is usual is known by node: a pipeline that works in another order has other
-            // nodes.
-            .filter(|it| plan_of(&it.ranks, &of).is_some_and(|other| other == plan))
-            .map(|pipeline| pipeline.ranks.as_slice())
-            .collect();
+    ) -> Option<HeldUp> {
+        let (plan, pipelines) = alike(pipelines, &of)?;
         let durations_s: Vec<Vec<f64>> = pipelines
             .iter()
-            .map(|ranks| blocks_of(ranks, &of).map(Done::took_s).collect())
+            .map(|ranks| {
+                blocks_of(ranks, &of)
+                    .map(|(rank, done)| took_s(rank, done))
+                    .collect()
+            })
             .collect();
-        let span_s = pipelines
-            .iter()
-            .copied()
-            .flatten()
-            .filter_map(|rank| of(*rank))
-            .map(RankIteration::took_s)
-            .fold(0.0, f64::max);
-        let step = of(*first.ranks.first()?)?.step;
+        let (step, span_s) = span_of(&pipelines, &of)?;
         // By index: `iter_mut().find()` would keep `plans` borrowed where the plan is new.
         let at = self
             .plans
@@ -223,7 +196,7 @@ impl Judge {
         self.ahead_for = self.ahead_for.saturating_sub(1);
         let is_ahead = pipelines.iter().any(|ranks| {
             let (begun_ns, ended_ns): (Vec<u64>, Vec<u64>) = blocks_of(ranks, &of)
-                .map(|done| (done.began_ns, done.ended_ns))
+                .map(|(_, done)| (done.began_ns, done.ended_ns))
                 .unzip();
             localiser.graph().is_ahead(&begun_ns, &ended_ns)
         });
@@ -278,22 +251,99 @@ impl Judge {
             absorbed: with_ranks(&pipelines, absorbed),
         };
         let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
-        Some(Judged {
-            held: (!silent).then_some(held),
-            is_usual,
-        })
+        (!silent).then_some(held)
     }
+
+    /// Looks at an iteration of pipelines as [`Self::judge`] does, which has looked at it, where it
+    /// is known what each block took and what it usually does. No iteration has to be as another.
+    pub(crate) fn compare<'a>(
+        &self,
+        pipelines: &[PipelineRanks],
+        of: impl Fn(u32) -> Option<&'a RankIteration>,
+        times_s: impl Fn(u32, &Done) -> Option<[f64; 2]>,
+    ) -> Option<HeldUp> {
+        // Ranks that did not wait for their input worked no blocks.
+        if self.ahead_for > 0 {
+            return None;
+        }
+        let (plan, pipelines) = alike(pipelines, &of)?;
+        let followed = self
+            .plans
+            .iter()
+            .find(|it| *it.localiser.graph().plan() == plan)?;
+        let usual_span_s = median_s(followed.spans_s.iter().copied())?;
+        let (step, span_s) = span_of(&pipelines, &of)?;
+        let mut localiser = Localiser::new(followed.localiser.graph().clone(), &self.settings);
+        let times_s: Vec<Vec<[f64; 2]>> = pipelines
+            .iter()
+            .map(|ranks| {
+                blocks_of(ranks, &of)
+                    .map(|(rank, done)| times_s(rank, done))
+                    .collect()
+            })
+            .collect::<Option<_>>()?;
+        let [took_s, usual_s] = [0, 1].map(|which| {
+            let pipelines = times_s.iter();
+            pipelines
+                .map(|of_blocks| of_blocks.iter().map(|it| it[which]).collect())
+                .collect::<Vec<Vec<f64>>>()
+        });
+        let [makespan_s, usual_makespan_s] =
+            [&took_s, &usual_s].map(|durations_s| localiser.makespan_s(durations_s));
+        if self.settings.passes_gate(makespan_s, usual_makespan_s) {
+            return None;
+        }
+        localiser.learn(usual_makespan_s, &usual_s, true);
+        let found = localiser.judge(makespan_s, &took_s);
+        let held = HeldUp {
+            step,
+            took_s: span_s,
+            usual_s: usual_span_s,
+            lost_s: localiser.saved_s(&found, &took_s).min(found.lost_s),
+            causes: with_ranks(&pipelines, found.causes),
+            absorbed: Vec::new(),
+        };
+        (!held.causes.is_empty()).then_some(held)
+    }
+}
+
+/// The schedule of the first pipeline, and the ranks of all that work by it: what is usual is known
+/// by node, and a pipeline that works in another order has other nodes.
+fn alike<'a, 'ranks>(
+    pipelines: &'ranks [PipelineRanks],
+    of: &impl Fn(u32) -> Option<&'a RankIteration>,
+) -> Option<(Plan, Vec<&'ranks [u32]>)> {
+    let plan = plan_of(&pipelines.first()?.ranks, of)?;
+    let alike = pipelines
+        .iter()
+        .filter(|it| plan_of(&it.ranks, of).is_some_and(|other| other == plan))
+        .map(|pipeline| pipeline.ranks.as_slice())
+        .collect();
+    Some((plan, alike))
+}
+
+/// The step, and the longest that a rank was in the iteration, in seconds.
+fn span_of<'a>(
+    pipelines: &[&[u32]],
+    of: &impl Fn(u32) -> Option<&'a RankIteration>,
+) -> Option<(u32, f64)> {
+    let step = of(*pipelines.first()?.first()?)?.step;
+    let ranks = pipelines.iter().copied().flatten();
+    let spans_s = ranks
+        .filter_map(|rank| of(*rank))
+        .map(RankIteration::took_s);
+    Some((step, spans_s.fold(0.0, f64::max)))
 }
 
 /// The blocks of a pipeline's ranks, one rank after another.
 fn blocks_of<'a>(
     ranks: &[u32],
     of: &impl Fn(u32) -> Option<&'a RankIteration>,
-) -> impl Iterator<Item = &'a Done> {
+) -> impl Iterator<Item = (u32, &'a Done)> {
     ranks
         .iter()
-        .filter_map(|rank| of(*rank))
-        .flat_map(|done| &done.blocks)
+        .filter_map(|rank| Some((*rank, of(*rank)?)))
+        .flat_map(|(rank, done)| done.blocks.iter().map(move |block| (rank, block)))
 }
 
 /// Blames late ranks for blocks that only waited for them.

@@ -357,12 +357,13 @@ impl Watch {
     }
 
     fn judge(&mut self, number: u64, pipelines: &[PipelineRanks]) -> Option<HeldUp> {
-        let judged = self.judge.judge(
+        self.judge.judge(
             pipelines,
             |rank| {
                 let seen = self.ranks.get(&rank)?;
                 seen.done.iter().find(|done| done.number == number)
             },
+            |_, done| done.took_s(),
             |rank,
              stage,
              PipelineBlock {
@@ -372,8 +373,7 @@ impl Watch {
                 let block = (number, stage, pass, microbatch, rank);
                 self.meetings.waited_for(&block, excess_s)
             },
-        );
-        judged.held
+        )
     }
 }
 

@@ -3,25 +3,28 @@
 use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, load};
-use model::{Event, Input, Side, Source, Verdict};
+use model::{Conclusion, Event, Input, Side, Source, Verdict};
 use verdict::{Job, Settings};
 
-/// What was recorded of the job.
-fn inputs() -> Vec<Input> {
-    let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata");
-    match load(
-        &testdata.join("late/device_pipeline.jsonl.zst"),
-        Limits::default(),
-    ) {
+/// What was recorded of a job.
+fn inputs(recording: &str) -> Vec<Input> {
+    let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/late");
+    let path = testdata.join(recording).with_extension("jsonl.zst");
+    match load(&path, Limits::default()) {
         Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
         other => panic!("no journal: {other:?}"),
     }
 }
 
-/// What is said of a part of it.
+/// What is said of a part of the first of them.
 fn verdict(keep: impl Fn(&Input) -> bool) -> Verdict {
+    verdict_on("device_pipeline", keep)
+}
+
+/// What is said of a part of a job.
+fn verdict_on(recording: &str, keep: impl Fn(&Input) -> bool) -> Verdict {
     let mut job = Job::new("job", Source::Run, Settings::default());
-    inputs()
+    inputs(recording)
         .into_iter()
         .filter(keep)
         .for_each(|input| job.take(input));
@@ -75,5 +78,47 @@ fn hosts_that_launch_blocks_are_not_judged_where_devices_are_not_seen() {
         verdict.notes.iter().any(|note| note.ends_with(said)),
         "{:?}",
         verdict.notes
+    );
+}
+
+#[test]
+fn the_last_stage_is_not_named_where_all_hosts_lack_cores() {
+    let verdict = verdict_on("pipeline_none", |_| true);
+    assert_eq!(verdict.conclusion(), Some(Conclusion::Healthy));
+}
+
+/// The only incident of a recording: its text, rank, stage and side.
+fn named(recording: &str) -> (String, Vec<u32>, Option<String>, Option<Side>) {
+    let verdict = verdict_on(recording, |_| true);
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    let subject = &incident.subject;
+    let (ranks, stage) = (subject.ranks.clone(), subject.stage.clone());
+    (incident.text.clone(), ranks, stage, subject.side)
+}
+
+#[test]
+fn a_slow_device_is_named_though_all_hosts_lack_cores() {
+    let (text, ranks, stage, side) = named("pipeline_device_backward");
+    let at = (ranks, stage.as_deref(), side);
+    assert_eq!(
+        at,
+        (vec![1], Some("pipeline stage 1"), Some(Side::Device)),
+        "{text}"
+    );
+    let begin = "rank 1's device is slow in the backward on pipeline stage 1 in each step since \
+                 step 23: ";
+    assert!(text.starts_with(begin), "{text}");
+}
+
+#[test]
+fn a_late_host_of_the_last_stage_is_named() {
+    let (text, ranks, stage, side) = named("pipeline_host_forward");
+    let at = (ranks, stage.as_deref(), side);
+    assert_eq!(
+        at,
+        (vec![3], Some("pipeline stage 3"), Some(Side::Host)),
+        "{text}"
     );
 }

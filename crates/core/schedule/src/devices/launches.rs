@@ -1,0 +1,66 @@
+//! Whether a host launched its blocks later than hosts do on this machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::level::Level;
+
+/// Part of all distances from the usual within which launches scatter.
+const SCATTER_QUANTILE: f64 = 0.9;
+/// A host is late by more than so many times the scatter. Ours, as in `judge`.
+const SCATTERS: f64 = 3.0;
+
+/// What hosts take to launch the blocks of an iteration.
+///
+/// Whether lateness of a host shows on its device depends on how far it is ahead: the last stage
+/// of a pipeline has nothing to be ahead with, the others hide as much in their queues. Therefore
+/// hosts are compared by what they take themselves.
+/// # Source
+/// Ours: docs/math/device.md.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    of_ranks: BTreeMap<u32, Level>,
+}
+
+impl Launches {
+    /// Takes what the hosts of an iteration took, in seconds. The ranks whose hosts took longer than
+    /// they usually do, by more than the others at the same time and than launches scatter.
+    pub(super) fn take(&mut self, took_s: &BTreeMap<u32, f64>) -> BTreeSet<u32> {
+        let late = self.late(took_s);
+        // What a late host takes is not usual; the others are compared with it in this iteration.
+        if late.is_empty() {
+            for (rank, took_s) in took_s {
+                self.of_ranks.entry(*rank).or_default().learn(*took_s);
+            }
+        }
+        late
+    }
+
+    fn late(&self, took_s: &BTreeMap<u32, f64>) -> BTreeSet<u32> {
+        let beyond_s: Option<Vec<(u32, f64)>> = took_s
+            .iter()
+            .map(|(rank, took_s)| {
+                let level = self.of_ranks.get(rank)?;
+                Some((*rank, took_s - level.usual()?)).filter(|_| level.is_known())
+            })
+            .collect();
+        let (Some(beyond_s), Some(scatter_s)) = (beyond_s, self.scatter_s()) else {
+            return BTreeSet::new();
+        };
+        let is_late = |(rank, own_s): &(u32, f64)| {
+            let others = beyond_s.iter().filter(|(other, _)| other != rank);
+            let common_s = model::median(&mut others.map(|(_, it_s)| *it_s).collect::<Vec<_>>());
+            own_s - common_s.unwrap_or(0.0) > SCATTERS * scatter_s
+        };
+        let late = beyond_s.iter().filter(|host| is_late(host));
+        late.map(|(rank, _)| *rank).collect()
+    }
+
+    /// By how much launches of all hosts are off what each of them usually takes: on a machine
+    /// that lacks cores any host may be the next to wait for one.
+    fn scatter_s(&self) -> Option<f64> {
+        let mut all_s: Vec<f64> = self.of_ranks.values().flat_map(Level::distances).collect();
+        all_s.sort_by(f64::total_cmp);
+        let at = (SCATTER_QUANTILE * all_s.len() as f64) as usize;
+        all_s.get(at).copied()
+    }
+}
