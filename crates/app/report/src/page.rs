@@ -204,9 +204,10 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
     if let Some(conclusion) = verdict.conclusion() {
         let class = match conclusion {
             Conclusion::NothingStuck | Conclusion::NothingTimed | Conclusion::Healthy => "healthy",
-            Conclusion::TooLittleSeen | Conclusion::Ambiguous | Conclusion::DevicesUnseen => {
-                "unknown"
-            }
+            Conclusion::TooLittleSeen
+            | Conclusion::Ambiguous
+            | Conclusion::DevicesUnseen
+            | Conclusion::Uncompared => "unknown",
         };
         let (heading, reason) = narrate::conclusion(conclusion);
         return (class, format!("{heading}: {reason}"));

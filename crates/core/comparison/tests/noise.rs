@@ -48,6 +48,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             device_wait_share: None,
             hosts_run_ahead: false,
             hosts_may_run_ahead: false,
+            uncompared_ranks: Vec::new(),
             ambiguous_steps: 0,
             sampled_steps: 0,
             read_backs: Vec::new(),

@@ -23,6 +23,7 @@
 //! assert_eq!(settings.critical_share, 0.30);
 //! ```
 
+mod across;
 mod arrival;
 mod blocks;
 mod cause;
@@ -45,6 +46,7 @@ mod tracker;
 mod vouch;
 mod what_if;
 
+pub use across::AcrossRoles;
 pub use arrival::{late, slowed};
 pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks};
 pub use connection::link_slowed;

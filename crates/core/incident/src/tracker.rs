@@ -739,7 +739,7 @@ impl Track {
     }
 }
 
-fn step_part(stage: StageId, names: &StageNames) -> StepPart {
+pub(crate) fn step_part(stage: StageId, names: &StageNames) -> StepPart {
     match stage {
         StageId::DATA | StageId::DATA_GAP => StepPart::Loader,
         StageId::FORWARD => StepPart::Forward,

@@ -15,6 +15,8 @@ pub enum Conclusion {
     Ambiguous,
     /// Hosts and stages are alike; devices behind hosts that run ahead were not seen.
     DevicesUnseen,
+    /// Ranks are alone in their roles, and nobody is known to do what they do.
+    Uncompared,
     /// Everything that could be wrong was looked at.
     Healthy,
 }
@@ -42,7 +44,7 @@ impl Verdict {
         })
     }
 
-    /// What hides faults of a job whose hosts run ahead of their devices, whatever else was found.
+    /// What hides faults of a job, whatever else was found.
     pub fn unobserved(&self) -> Option<Conclusion> {
         let job = &self.job;
         let runs_ahead =
@@ -51,6 +53,8 @@ impl Verdict {
             Some(Conclusion::Ambiguous)
         } else if runs_ahead && job.sampled_steps == 0 {
             Some(Conclusion::DevicesUnseen)
+        } else if !job.uncompared_ranks.is_empty() {
+            Some(Conclusion::Uncompared)
         } else {
             None
         }

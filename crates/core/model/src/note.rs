@@ -117,6 +117,11 @@ pub enum VerdictNote {
     },
     /// A line reads back from the device, which may have nothing to do for it.
     ReadBack(ReadBackSummary),
+    /// Ranks are alone in their roles, and nothing shows what their hosts do by themselves.
+    Uncompared {
+        /// Them.
+        ranks: Vec<u32>,
+    },
     /// Hosts launch blocks of a pipeline early, and no device says when they ran.
     BlocksUnseen,
     /// The network of a rank was slow and nothing stood still.

@@ -115,6 +115,9 @@ pub struct JobSummary {
     /// Whether nothing shows that hosts wait for one another, nor that they run ahead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_may_run_ahead: bool,
+    /// Ranks that are alone in their roles and could not be put beside those of other roles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncompared_ranks: Vec<u32>,
     /// Steps in which a host was late, or waited for its device, and which did what is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ambiguous_steps: u64,

@@ -14,6 +14,10 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "no host and no stage stands out; devices were not observed",
         ),
+        Conclusion::Uncompared => (
+            "Nothing found",
+            "ranks that are alone in their roles were compared with nothing",
+        ),
         Conclusion::Healthy => ("Healthy", "no rank and no stage stands out"),
     }
 }

@@ -101,6 +101,12 @@ pub fn note(note: &VerdictNote) -> String {
              cannot be observed without device marks"
                 .to_owned()
         }
+        VerdictNote::Uncompared { ranks } => format!(
+            "rank {} {} a role of its own: outside of a pipeline's blocks nothing was compared with \
+             what others do; device marks would tell (`laggard doctor` says whether they are on)",
+            fold_ranks(ranks),
+            if ranks.len() == 1 { "has" } else { "have each" },
+        ),
         VerdictNote::Network { rank, fault } => network::fault(*rank, fault, None).text,
         VerdictNote::Calls(of_logs) => calls(of_logs),
         VerdictNote::LostRecords { records, ranks } => format!(

@@ -2,9 +2,9 @@
 
 use diagnosis::Detector;
 use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
-use incident::{DeviceAccount, Devices, Tracker};
+use incident::{AcrossRoles, DeviceAccount, Devices, IncidentSettings, Tracker};
 use model::{
-    Cut, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
+    Claim, Cut, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
     StageNames, Window,
 };
 use steps::DeviceClock;
@@ -145,8 +145,11 @@ impl DeviceSteps {
 pub(crate) struct Stages {
     gates: Gates,
     baseline: Baseline,
+    settings: IncidentSettings,
     pub(crate) tracker: Tracker,
     pub(crate) devices: DeviceSteps,
+    /// Ranks that are alone in their roles.
+    pub(crate) across: AcrossRoles,
 }
 
 impl Stages {
@@ -155,7 +158,9 @@ impl Stages {
             gates: settings.frontier.clone(),
             baseline,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
+            settings: settings.incident.clone(),
             devices: DeviceSteps::default(),
+            across: AcrossRoles::default(),
         }
     }
 
@@ -168,6 +173,7 @@ impl Stages {
     ) -> Vec<Finding> {
         self.devices.leave_out(|step| context.is_left_out(step));
         let account = self.devices.account(window, &self.gates, &self.baseline);
+        self.across.take(window, found.exposed_s, account.as_ref());
         let devices = self.devices.seen_by(account.as_ref());
         self.tracker.observe(window, found, devices, context)
     }
@@ -175,10 +181,23 @@ impl Stages {
 
 impl Detector for Stages {
     fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
-        self.tracker.findings(context)
+        let mut late = self.across.findings(&self.settings, context);
+        let mut found = self.tracker.findings(context);
+        // A rank that is late beside other roles does not only wait for data.
+        found.retain(|it| {
+            let is_same = |late: &Finding| {
+                matches!(&it.claim, Claim::InputBound { group: Some(group), .. }
+                    if *group == late.subject.ranks && it.subject.stage == late.subject.stage)
+            };
+            !late.iter().any(is_same)
+        });
+        late.extend(found);
+        late.sort_by(|a, b| b.cost.exposed_s.total_cmp(&a.cost.exposed_s));
+        late
     }
 
     fn restart(&mut self) {
+        self.across = AcrossRoles::default();
         self.tracker.restart();
         self.devices.restart();
     }

@@ -85,6 +85,14 @@ impl Job {
             && stages.tracker.findings(self.context()).is_empty()
     }
 
+    /// Ranks that are alone in their roles and were compared with nobody, of hosts that run in a loop
+    /// of their own.
+    pub(super) fn uncompared_ranks(&self) -> Vec<u32> {
+        let is_live = matches!(self.source, Source::Marks | Source::Run);
+        let ranks = self.detectors.stages.across.uncompared();
+        ranks.into_iter().filter(|_| is_live).collect()
+    }
+
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.
     pub(super) fn read_back_notes(&self) -> impl Iterator<Item = VerdictNote> {
         let lines = self

@@ -122,3 +122,38 @@ fn a_late_host_of_the_last_stage_is_named() {
         "{text}"
     );
 }
+
+#[test]
+fn a_late_callback_of_a_rank_alone_in_its_role_is_named() {
+    let (text, ranks, stage, side) = named("pipeline_callback");
+    let at = (ranks, stage.as_deref(), side);
+    assert_eq!(
+        at,
+        (vec![1], Some("callbacks.cpu_wall"), Some(Side::Host)),
+        "{text}"
+    );
+    let begin = "rank 1's device waits for its host in callbacks.cpu_wall: ";
+    assert!(text.starts_with(begin), "{text}");
+}
+
+#[test]
+fn ranks_alone_in_their_roles_are_not_healthy_where_nothing_shows_what_their_hosts_do() {
+    let verdict = verdict_on("pipeline_callback", |input| match input {
+        Input::Mark { mark, .. } => !matches!(mark.event, Event::DeviceTime(_)),
+        _ => true,
+    });
+    assert_eq!(verdict.incidents, []);
+    assert_eq!(verdict.job.uncompared_ranks, [0, 1, 2, 3]);
+    let unobserved = [Conclusion::DevicesUnseen, Conclusion::Uncompared];
+    assert!(
+        verdict
+            .conclusion()
+            .is_some_and(|it| unobserved.contains(&it))
+    );
+    let said = "nothing was compared with what others do";
+    assert!(
+        verdict.notes.iter().any(|note| note.contains(said)),
+        "{:?}",
+        verdict.notes
+    );
+}
