@@ -10,6 +10,7 @@ use model::{
 use crate::cause::{Best, common_causes};
 use crate::fault::{OTHER_SIZE_RATIO, Record, Stretch};
 use crate::pace::{Seen, pace_of};
+use crate::read_backs::charge_between;
 use crate::sides::settle;
 use crate::vouch::vouch;
 use crate::{Devices, Fault, FaultKind, Hidden, IncidentSettings, find_faults};
@@ -221,8 +222,11 @@ impl Tracker {
         let forgotten = group.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
         group.unaccounted.drain(..forgotten);
         let (gates, settings) = (&self.gates, &self.settings);
-        let late = find_faults(window, found, gates, settings);
+        let mut late = find_faults(window, found, gates, settings);
         let is_blind = window.runs_ahead && matches!(devices, Devices::Unseen);
+        if is_blind {
+            charge_between(&mut late, window, found, settings);
+        }
         // Of few hosts that run ahead, one that waits for its device looks like one that works.
         let may_mistake = is_blind && window.ranks.len() <= FEW_RANKS;
         let is_ambiguous = may_mistake && window.meeting == Meeting::Unseen;

@@ -4,4 +4,5 @@ mod ahead;
 mod calls;
 mod collective;
 mod replay;
+mod unseen;
 mod what_if;

@@ -1,0 +1,94 @@
+//! Verdicts on jobs whose hosts run ahead of devices that make no marks.
+
+use laggard_sim::{AheadJob, ReadBack, Slow, SlowSpot};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::ahead::{jobs, verdict};
+
+/// Jobs that are tried; `LAGGARD_TEST_JOBS` tries more.
+const JOBS: u64 = 200;
+/// Share of a step up to which a fault costs nothing to speak of, from which it must be named, and that
+/// it may be charged where it costs nothing.
+const SILENT_SHARE: f64 = 0.025;
+const NAMED_SHARE: f64 = 0.08;
+const QUIET_SHARE: f64 = 0.05;
+/// Share of jobs of which something else may be said: where read-backs are not seen, costs are upper bounds.
+const WRONG_SHARE: f64 = 0.03;
+/// How far beyond its true cost a fault may be charged: of the cost, and of a step.
+const OFF_RATIO: f64 = 0.15;
+const OFF_SHARE: f64 = 0.05;
+
+/// A job of four to six ranks that reads its loss in every tenth step, and is late in its loader.
+fn any_job(seed: u64) -> AheadJob {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let base = AheadJob::new(seed);
+    let ranks = rng.random_range(4..7);
+    let slow = Slow {
+        spot: SlowSpot::Data,
+        rank: Some(rng.random_range(0..ranks)),
+        late_s: 0.06 * rng.random::<f64>(),
+        since: 0,
+        every: 1,
+    };
+    let mut any = |low: f64, high: f64| low + (high - low) * rng.random::<f64>();
+    AheadJob {
+        ranks,
+        host_s: base.host_s.map(|seconds| seconds * any(0.3, 1.5)),
+        device_s: base.device_s.map(|seconds| seconds * any(0.5, 3.0)),
+        collective_s: base.collective_s * any(0.2, 4.0),
+        noise: any(0.005, 0.05),
+        queue: any(10.0, 200.0) as usize,
+        read_back: ReadBack::Every(10),
+        slow: vec![slow],
+        device_marks: false,
+        ..base
+    }
+}
+
+#[test]
+fn a_loader_whose_lateness_the_queue_absorbs_is_not_charged_without_device_marks() {
+    let (mut wrong, mut absorbed, mut loud, mut costly, mut off) = (Vec::new(), 0, 0, 0, 0);
+    for seed in 0..jobs(JOBS) {
+        let job = any_job(seed);
+        let (sound, healthy_s) = verdict(&job.healthy());
+        let (said, step_s) = verdict(&job);
+        let gain_s = step_s - healthy_s;
+        let costs_s: f64 = said.incidents.iter().map(|incident| incident.cost_s).sum();
+        let charged_s = costs_s / said.job.analysed_steps as f64;
+        let rank: Vec<u32> = job.slow[0].rank.into_iter().collect();
+        let is_innocent = said
+            .incidents
+            .iter()
+            .any(|incident| incident.subject.ranks != rank);
+        let names_sound = sound
+            .incidents
+            .iter()
+            .any(|it| !it.subject.ranks.is_empty());
+        let is_hidden = gain_s < SILENT_SHARE * step_s;
+        let is_loud = is_hidden && charged_s > QUIET_SHARE * step_s;
+        let is_silent = gain_s >= NAMED_SHARE * step_s && said.incidents.is_empty();
+        let is_off = charged_s - gain_s > (OFF_RATIO * gain_s).max(OFF_SHARE * step_s);
+        absorbed += u32::from(is_hidden);
+        loud += u32::from(is_loud);
+        costly += u32::from(gain_s >= NAMED_SHARE * step_s);
+        off += u32::from(is_off);
+        if is_innocent || is_loud || is_silent || is_off || names_sound {
+            wrong.push(format!(
+                "{seed}: {:.1} ms late, charged {:.1} of {:.1} ms, a step {:.1}, queue {}, innocent {is_innocent}, loud {is_loud}, silent {is_silent}, off {is_off}, cut {}, sound: {:?}",
+                job.slow[0].late_s * 1e3,
+                charged_s * 1e3,
+                gain_s * 1e3,
+                step_s * 1e3,
+                job.queue,
+                said.job.cut,
+                sound.incidents.first().map(|it| &it.text),
+            ));
+        }
+    }
+    assert!(
+        wrong.len() as f64 <= WRONG_SHARE * jobs(JOBS) as f64,
+        "{} wrong, {loud} of {absorbed} absorbed are charged, {off} too much, {costly} cost: {wrong:#?}",
+        wrong.len()
+    );
+}
