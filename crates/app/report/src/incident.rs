@@ -1,8 +1,10 @@
 //! An incident as a card: who, where, since when, what it costs, what to look at next.
 
+use maud::{Markup, Render, html};
 use model::{Evidence, Incident, Method, Pace, StageId, StageNames};
 
 use crate::escape::{Text, with_code};
+use crate::svg::{meter, part};
 use crate::{standstill, words};
 
 /// The card of an incident. `number` counts from one, `part_of_run` is when it strikes, `address` its
@@ -13,41 +15,38 @@ pub(crate) fn card(
     part_of_run: Option<(f64, f64)>,
     names: &StageNames,
     address: Option<&str>,
-) -> String {
-    let label = match address {
-        Some(address) => {
-            format!(r#"<a href="{address}">incident {}</a>"#, Text(&incident.id))
-        }
-        None => format!("incident {number}"),
-    };
+) -> Markup {
     let severity = incident.severity.name();
-    let state = if incident.open { "open" } else { "over" };
     let (headline, more) = sentences(incident);
-    let more = if more.is_empty() {
-        String::new()
-    } else {
-        format!(r#"<p class="more">{}</p>"#, Text(more))
-    };
-    format!(
-        r#"<article class="incident {severity}" id="incident-{number}">
-<p class="tags"><span class="pill">{severity}</span><span>{kind}</span><span>{state}</span><span class="number">{label}</span></p>
-<div class="head"><div><h2 class="{opening}">{headline}</h2>{more}</div>{figure}</div>
-<dl class="facts">{facts}</dl>
-<p class="advice"><b>Next</b><span class="sentence">{advice}</span></p>
-{hidden}{standstill}{evidence}{contradictions}
-</article>
-"#,
-        kind = incident.kind.name(),
-        opening = opening(headline, incident),
-        headline = Text(headline),
-        figure = figure(incident),
-        facts = facts(incident, part_of_run, names),
-        advice = with_code(&incident.advice),
-        hidden = next_in_line(incident),
-        standstill = standstill::panels(incident),
-        evidence = evidence(incident),
-        contradictions = contradictions(incident),
-    )
+    html! {
+        article.incident.(severity) id={ "incident-" (number) } {
+            p.tags {
+                span.pill { (severity) }
+                span { (incident.kind.name()) }
+                span { @if incident.open { "open" } @else { "over" } }
+                span.number {
+                    @if let Some(address) = address {
+                        a href=(address) { "incident " (Text(&incident.id)) }
+                    } @else {
+                        "incident " (number)
+                    }
+                }
+            }
+            div.head {
+                div {
+                    h2.(opening(headline, incident)) { (Text(headline)) }
+                    @if !more.is_empty() { p.more { (Text(more)) } }
+                }
+                @if incident.cost_share > 0.0 { (figure(incident)) }
+            }
+            dl.facts { (facts(incident, part_of_run, names)) }
+            p.advice { b { "Next" } span.sentence { (with_code(&incident.advice)) } }
+            (next_in_line(incident))
+            (standstill::panels(incident))
+            (evidence(incident))
+            (contradictions(incident))
+        }
+    }
 }
 
 /// The first part of the sentence, and what is left of it when the card tells the rest in
@@ -81,41 +80,57 @@ fn opening(sentence: &str, incident: &Incident) -> &'static str {
 }
 
 /// The share of exposed time, large.
-fn figure(incident: &Incident) -> String {
-    if incident.cost_share <= 0.0 {
-        return String::new();
-    }
-    let since = if incident.open {
-        format!("since step {}", incident.first_step)
-    } else {
-        format!("from step {} on", incident.first_step)
-    };
+fn figure(incident: &Incident) -> Markup {
     let width = (incident.cost_share * 100.0).clamp(0.0, 100.0);
-    format!(
-        r#"<p class="figure"><strong>{}</strong><svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/><rect class="fill" width="{width:.1}" height="6"/></svg><span>of exposed step time {since}</span></p>"#,
-        words::percent(incident.cost_share)
-    )
+    html! {
+        p.figure {
+            strong { (words::percent(incident.cost_share)) }
+            (meter(None, &part("fill", 0.0, width)))
+            span {
+                "of exposed step time "
+                @if incident.open {
+                    "since step " (incident.first_step)
+                } @else {
+                    "from step " (incident.first_step) " on"
+                }
+            }
+        }
+    }
 }
 
-/// A name and what it is, which is HTML.
-pub(crate) fn fact(name: &str, value: &str) -> String {
-    format!("<div><dt>{name}</dt><dd>{value}</dd></div>")
+/// A name and what it is.
+pub(crate) fn fact(name: &str, value: impl Render) -> Markup {
+    html! { div { dt { (name) } dd { (value) } } }
 }
 
-fn small(text: &str) -> String {
-    format!(" <small>{}</small>", Text(text))
+fn small(text: &str) -> Markup {
+    html! { " " small { (Text(text)) } }
 }
 
-fn facts(incident: &Incident, part_of_run: Option<(f64, f64)>, names: &StageNames) -> String {
+fn facts(incident: &Incident, part_of_run: Option<(f64, f64)>, names: &StageNames) -> Markup {
+    html! {
+        (fact("Who", who(incident)))
+        (fact("Where", place(incident, names)))
+        (fact("When", when(incident, part_of_run)))
+        (fact("Victims", victims(incident)))
+        (fact("Cost", cost(incident)))
+    }
+}
+
+fn who(incident: &Incident) -> Markup {
     let subject = &incident.subject;
-    let hosts = match subject.hosts.as_slice() {
-        [] => String::new(),
-        [host] => small(&format!("on host {host}")),
-        hosts => small(&format!("on hosts {}", hosts.join(", "))),
-    };
     let who = words::ranks(&subject.ranks).unwrap_or("no rank in particular".to_owned());
-    let mut facts = fact("Who", &format!("{}{hosts}", Text(who)));
-    facts += &fact("Where", &place(incident, names));
+    html! {
+        (Text(who))
+        @match subject.hosts.as_slice() {
+            [] => {}
+            [host] => (small(&format!("on host {host}"))),
+            hosts => (small(&format!("on hosts {}", hosts.join(", ")))),
+        }
+    }
+}
+
+fn when(incident: &Incident, part_of_run: Option<(f64, f64)>) -> Markup {
     let pace = words::pace(incident.pace);
     let (when, pace) = if incident.open {
         let pace = match incident.pace {
@@ -127,42 +142,48 @@ fn facts(incident: &Incident, part_of_run: Option<(f64, f64)>, names: &StageName
     } else {
         (words::steps(incident.first_step, incident.last_step), pace)
     };
-    facts += &fact(
-        "When",
-        &format!("{when}{}{}", small(&pace), strip(part_of_run)),
-    );
-    let cost = if incident.cost_s > 0.0 {
-        format!(
-            "{} of exposed time, {} of GPUs that waited{}",
-            words::duration(incident.cost_s),
-            words::duration(incident.cost_gpu_s),
-            saving(incident)
-        )
-    } else {
-        "no exposed time is charged to it".to_owned()
-    };
-    facts += &fact("Victims", &victims(incident));
-    facts + &fact("Cost", &cost)
-}
-
-fn victims(incident: &Incident) -> String {
-    let victims = &incident.victims;
-    let noun = if victims.len() == 1 { "rank" } else { "ranks" };
-    match (victims.is_empty(), incident.subject.ranks.is_empty()) {
-        (true, _) => "nobody waits for it now".to_owned(),
-        (false, true) => format!("{noun} {victims}{}", small("all are slower")),
-        (false, false) => format!("{noun} {victims}{}", small("waited")),
+    html! {
+        (when) (small(&pace))
+        // The run from left to right, the time of the incident marked.
+        @if let Some((begin, end)) = part_of_run {
+            // A moment of a long run would be a hairline.
+            @let marked = part("fill", begin * 100.0, ((end - begin) * 100.0).max(1.0));
+            (meter(Some("the part of the run it covers"), &marked))
+        }
     }
 }
 
-fn saving(incident: &Incident) -> String {
-    small(&format!(
-        "fixing it alone saves {}",
-        words::duration(incident.gain_alone_s)
-    ))
+fn cost(incident: &Incident) -> Markup {
+    let saved = words::duration(incident.gain_alone_s);
+    html! {
+        @if incident.cost_s > 0.0 {
+            (words::duration(incident.cost_s)) " of exposed time, "
+            (words::duration(incident.cost_gpu_s)) " of GPUs that waited"
+            (small(&format!("fixing it alone saves {saved}")))
+        } @else {
+            "no exposed time is charged to it"
+        }
+    }
 }
 
-fn place(incident: &Incident, names: &StageNames) -> String {
+fn victims(incident: &Incident) -> Markup {
+    let victims = &incident.victims;
+    let noun = if victims.len() == 1 { "rank" } else { "ranks" };
+    let why = if incident.subject.ranks.is_empty() {
+        "all are slower"
+    } else {
+        "waited"
+    };
+    html! {
+        @if victims.is_empty() {
+            "nobody waits for it now"
+        } @else {
+            (noun) " " (victims) (small(why))
+        }
+    }
+}
+
+fn place(incident: &Incident, names: &StageNames) -> Markup {
     let subject = &incident.subject;
     let parts = [
         ("collective", &subject.collective),
@@ -170,20 +191,24 @@ fn place(incident: &Incident, names: &StageNames) -> String {
         ("block", &subject.block),
         ("function", &subject.function),
     ];
-    let mut places: Vec<String> = Vec::new();
-    if let Some(stage) = &subject.stage {
-        let plain = plain_name(stage, names).map_or(String::new(), |plain| small(&plain));
-        places.push(format!("<code>{}</code>{plain}", Text(stage)));
-    }
-    for (noun, name) in parts {
-        if let Some(name) = name {
-            places.push(format!("{noun} <code>{}</code>", Text(name)));
+    let stage = subject.stage.as_ref().map(|stage| {
+        let plain = plain_name(stage, names);
+        html! {
+            code { (Text(stage)) }
+            @if let Some(plain) = plain { (small(&plain)) }
         }
-    }
-    if places.is_empty() {
-        "no stage in particular".to_owned()
-    } else {
-        places.join("<br>")
+    });
+    let others = parts.into_iter().filter_map(|(noun, name)| {
+        let name = name.as_ref()?;
+        Some(html! { (noun) " " code { (Text(name)) } })
+    });
+    let places: Vec<Markup> = stage.into_iter().chain(others).collect();
+    html! {
+        @if places.is_empty() { "no stage in particular" }
+        @for (at, place) in places.iter().enumerate() {
+            @if at > 0 { br; }
+            (place)
+        }
     }
 }
 
@@ -194,45 +219,52 @@ pub(crate) fn plain_name(stage: &str, names: &StageNames) -> Option<String> {
     (id != StageId::FORWARD_EVENT).then(|| narrate::plain_name(id, names))
 }
 
-/// The run from left to right, the time of the incident marked.
-fn strip(part_of_run: Option<(f64, f64)>) -> String {
-    let Some((begin, end)) = part_of_run else {
-        return String::new();
-    };
-    // A moment of a long run would be a hairline.
-    let (x, width) = (begin * 100.0, ((end - begin) * 100.0).max(1.0));
-    format!(
-        r#"<svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="the part of the run it covers"><rect class="track" width="100" height="6"/><rect class="fill" x="{x:.1}" width="{width:.1}" height="6"/></svg>"#
-    )
-}
-
-fn next_in_line(incident: &Incident) -> String {
+fn next_in_line(incident: &Incident) -> Markup {
     if incident.next_in_line.is_empty() {
-        return String::new();
+        return Markup::default();
     }
-    let mut rows = String::new();
-    for hidden in &incident.next_in_line {
-        rows += &format!(
-            "<tr><td>{}</td><td><code>{}</code></td><td class=\"n\">{}</td>\
-                 <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
-            words::ranks(&hidden.ranks).unwrap_or("changing ranks".to_owned()),
-            Text(&hidden.stage),
-            words::duration(hidden.lateness_s),
-            words::duration(incident.gain_alone_s),
-            words::duration(hidden.gain_alone_s),
-            words::duration(hidden.gain_both_s),
-        );
+    html! {
+        div.line {
+            h3 {
+                "Next in line "
+                small { "hidden now, in the way once this incident is fixed" }
+            }
+            div.scroll {
+                table {
+                    thead {
+                        tr {
+                            th { "who" }
+                            th { "stage" }
+                            th.n { "late a step" }
+                            th.n { "saved by fixing this incident alone" }
+                            th.n { "the hidden one alone" }
+                            th.n { "both" }
+                        }
+                    }
+                    tbody {
+                        @for hidden in &incident.next_in_line {
+                            tr {
+                                td {
+                                    (words::ranks(&hidden.ranks)
+                                        .unwrap_or("changing ranks".to_owned()))
+                                }
+                                td { code { (Text(&hidden.stage)) } }
+                                td.n { (words::duration(hidden.lateness_s)) }
+                                td.n { (words::duration(incident.gain_alone_s)) }
+                                td.n { (words::duration(hidden.gain_alone_s)) }
+                                td.n { (words::duration(hidden.gain_both_s)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
-    format!(
-        r#"<div class="line"><h3>Next in line <small>hidden now, in the way once this incident is fixed</small></h3>
-<div class="scroll"><table><thead><tr><th>who</th><th>stage</th><th class="n">late a step</th><th class="n">saved by fixing this incident alone</th><th class="n">the hidden one alone</th><th class="n">both</th></tr></thead><tbody>{rows}</tbody></table></div></div>
-"#
-    )
 }
 
-fn evidence(incident: &Incident) -> String {
+fn evidence(incident: &Incident) -> Markup {
     if incident.evidence.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let mut methods: Vec<Method> = Vec::new();
     for method in incident.evidence.iter().map(|evidence| evidence.method) {
@@ -240,46 +272,50 @@ fn evidence(incident: &Incident) -> String {
             methods.push(method);
         }
     }
-    let mut groups = String::new();
-    for method in methods {
-        let pieces: String = incident
-            .evidence
-            .iter()
-            .filter(|evidence| evidence.method == method)
-            .map(|evidence| piece(evidence, incident))
-            .collect();
-        groups += &format!(
-            r#"<h4>{} <small>{}</small></h4><ul class="evidence">{pieces}</ul>"#,
-            method.name(),
-            words::method(method),
-        );
+    html! {
+        div.line {
+            h3 { "Evidence" }
+            @for method in methods {
+                h4 { (method.name()) " " small { (words::method(method)) } }
+                ul.evidence {
+                    @for evidence in incident.evidence.iter().filter(|it| it.method == method) {
+                        (piece(evidence, incident))
+                    }
+                }
+            }
+        }
     }
-    format!(r#"<div class="line"><h3>Evidence</h3>{groups}</div>"#)
 }
 
-fn piece(evidence: &Evidence, incident: &Incident) -> String {
-    let mut values = String::new();
-    for (name, value) in &evidence.values {
-        let (name, value) = words::value(name, *value);
-        values += &format!("<span>{} <b>{}</b></span>", Text(name), Text(value));
+fn piece(evidence: &Evidence, incident: &Incident) -> Markup {
+    html! {
+        li {
+            p { span.(opening(&evidence.text, incident)) { (Text(&evidence.text)) } }
+            p.values {
+                @for (name, value) in &evidence.values {
+                    @let (name, value) = words::value(name, *value);
+                    span { (Text(name)) " " b { (Text(value)) } }
+                }
+                span { "label " code { (Text(&evidence.label)) } }
+            }
+        }
     }
-    format!(
-        r#"<li><p><span class="{}">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
-        opening(&evidence.text, incident),
-        Text(&evidence.text),
-        Text(&evidence.label),
-    )
 }
 
-fn contradictions(incident: &Incident) -> String {
+fn contradictions(incident: &Incident) -> Markup {
     if incident.contradictions.is_empty() {
-        return String::new();
+        return Markup::default();
     }
-    let mut items = String::new();
-    for it in &incident.contradictions {
-        items += &format!(r#"<li><p class="sentence">{}</p></li>"#, Text(&it.text));
+    html! {
+        div.line {
+            h3 { "Contradictions" }
+            ul.evidence {
+                @for it in &incident.contradictions {
+                    li { p.sentence { (Text(&it.text)) } }
+                }
+            }
+        }
     }
-    format!(r#"<div class="line"><h3>Contradictions</h3><ul class="evidence">{items}</ul></div>"#)
 }
 
 #[cfg(test)]
@@ -300,15 +336,15 @@ mod tests {
     #[test]
     fn a_card_says_who_where_when_and_what_next() {
         let incident = incident();
-        let card = card(&incident, 1, Some((0.5, 1.0)), &StageNames::default(), None);
+        let card = card(&incident, 1, Some((0.5, 1.0)), &StageNames::default(), None).0;
         let headline = incident.text.split("; ").next().unwrap();
         assert!(card.contains(headline), "{card}");
         for words in ["rank 3", "data.next_wait", "data loading", "still going on"] {
             assert!(card.contains(words), "{words} is not in {card}");
         }
-        assert!(card.contains(&Text(&incident.advice).to_string()), "{card}");
+        assert!(card.contains(&Text(&incident.advice).render().0), "{card}");
         assert!(
-            card.contains(&Text(&incident.evidence[0].text).to_string()),
+            card.contains(&Text(&incident.evidence[0].text).render().0),
             "{card}"
         );
     }
@@ -319,7 +355,7 @@ mod tests {
             pace: Pace::Once { step: 0 },
             ..incident()
         };
-        let when = facts(&hang, None, &StageNames::default());
+        let when = when(&hang, None).0;
         assert!(when.contains(" <small>still going on</small>"), "{when}");
     }
 
@@ -334,7 +370,7 @@ mod tests {
             gain_alone_s: 0.0,
             gain_both_s: 9.0,
         }];
-        let card = card(&incident, 1, None, &StageNames::default(), None);
+        let card = card(&incident, 1, None, &StageNames::default(), None).0;
         assert!(
             card.contains(r#"<p class="more">also in optim</p>"#),
             "{card}"

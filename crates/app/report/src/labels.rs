@@ -1,5 +1,6 @@
 //! What the labels mean and what to do next.
 
+use maud::{Markup, html};
 use model::{Label, Verdict};
 
 /// A label in words.
@@ -81,23 +82,19 @@ pub(crate) fn anchor(label: Label) -> String {
 }
 
 /// Explanations of the labels that occur, in their fixed order.
-pub(crate) fn explained(verdict: &Verdict) -> String {
-    let mut texts = String::new();
-    for label in Label::ALL {
-        if !verdict
-            .windows
-            .iter()
-            .any(|window| window.labels.contains(&label))
-        {
-            continue;
+pub(crate) fn explained(verdict: &Verdict) -> Markup {
+    let windows = &verdict.windows;
+    let mut labels = Label::ALL.to_vec();
+    labels.retain(|label| windows.iter().any(|window| window.labels.contains(label)));
+    html! {
+        @for label in labels {
+            @let Meaning { says, next } = meaning(label);
+            div id=(anchor(label)) {
+                dt { code { (label) } }
+                dd { (says) " " span.next { b { "Next:" } " " (next) } }
+            }
         }
-        let Meaning { says, next } = meaning(label);
-        let id = anchor(label);
-        texts += &format!(
-            r#"<div id="{id}"><dt><code>{label}</code></dt><dd>{says} <span class="next"><b>Next:</b> {next}</span></dd></div>"#
-        );
     }
-    texts
 }
 
 #[cfg(test)]
@@ -110,7 +107,7 @@ mod tests {
         let mut verdict = sample::late_in_data(4, 60).verdict();
         verdict.windows.truncate(1);
         verdict.windows[0].labels = vec![Label::CoCritical];
-        let text = explained(&verdict);
+        let text = explained(&verdict).0;
         assert!(text.contains("label-co_critical"), "{text}");
         assert_eq!(text.matches("<dt>").count(), 1);
     }

@@ -20,8 +20,8 @@
 //! ```
 //!
 //! # Safety of the page
-//! Stage names and job ids come from user code. They reach the page only through the
-//! escapes of this crate, the script treats them as text, and the page's content security
+//! Stage names and job ids come from user code. `maud` escapes all that it is handed, names
+//! are made inert besides (`escape::Text`), the script treats them as text, and the page's content security
 //! policy admits nothing but this crate's own script and style, by their hashes.
 
 mod digest;
@@ -33,6 +33,7 @@ mod page;
 mod palette;
 mod picture;
 mod standstill;
+mod svg;
 mod tables;
 mod what_if;
 mod words;

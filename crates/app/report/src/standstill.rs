@@ -1,8 +1,10 @@
 //! Where the ranks of a hang are, and how far they came, as pictures that need no script.
 
-use model::{Direction, FoldedStack, Incident, LastEntered, Progress};
+use maud::{Markup, html};
+use model::{Direction, FlowProgress, FoldedStack, Incident, LastEntered, Progress};
 
 use crate::escape::Text;
+use crate::svg::{meter, part, swatch};
 use crate::words;
 
 /// Cells in a row of the grid of ranks, and their size.
@@ -17,8 +19,11 @@ const LIBRARIES: [&str; 3] = ["distributed_c10d.py", "c10d_logger.py", "_attach.
 
 /// The grid of ranks by their stacks, and the progress of their collectives; empty for an incident
 /// that has neither.
-pub(crate) fn panels(incident: &Incident) -> String {
-    stacks(incident) + &progress(&incident.progress)
+pub(crate) fn panels(incident: &Incident) -> Markup {
+    html! {
+        (stacks(incident))
+        (progress(&incident.progress))
+    }
 }
 
 /// The class of the colour of a fold.
@@ -40,10 +45,10 @@ fn place(fold: &FoldedStack) -> &str {
         .map_or("no Python frame", String::as_str)
 }
 
-fn stacks(incident: &Incident) -> String {
+fn stacks(incident: &Incident) -> Markup {
     let folds = &incident.stacks;
     if folds.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let mut ranks: Vec<(u32, usize)> = folds
         .iter()
@@ -59,154 +64,183 @@ fn stacks(incident: &Incident) -> String {
     ranks.sort_unstable();
     let left_out = ranks.len().saturating_sub(MAX_CELLS);
     ranks.truncate(MAX_CELLS);
-    let mut cells = String::new();
-    for (at, (rank, fold)) in ranks.iter().enumerate() {
-        let (x, y) = (at % COLUMNS * CELL, at / COLUMNS * CELL);
-        let named = if incident.subject.ranks.contains(rank) {
-            " named"
-        } else {
-            ""
-        };
-        let size = CELL - 3;
-        cells += &format!(
-            r#"<rect class="{}{named}" x="{x}" y="{y}" width="{size}" height="{size}"><title>rank {rank}: {}</title></rect>"#,
-            paint(*fold),
-            Text(place(&folds[*fold])),
-        );
-    }
-    let (width, height) = (
-        ranks.len().min(COLUMNS) * CELL,
-        ranks.len().div_ceil(COLUMNS) * CELL,
-    );
-    let mut legend = String::new();
-    for (at, fold) in folds.iter().enumerate() {
-        // The name that the document has for it.
-        let state = match serde_json::to_value(fold.state) {
-            Ok(serde_json::Value::String(state)) => state,
-            _ => String::new(),
-        };
-        let mut frames = String::new();
-        for frame in &fold.frames {
-            frames += &format!("<li>{}</li>", Text(frame));
+    let width = ranks.len().min(COLUMNS) * CELL;
+    let height = ranks.len().div_ceil(COLUMNS) * CELL;
+    html! {
+        div.line.stacks {
+            h3 {
+                "Where the ranks are "
+                small {
+                    "a cell for each that was looked at, a colour for each stack, \
+                     those this incident names with a frame."
+                    @if left_out > 0 { " " (left_out) " further ranks are not drawn." }
+                }
+            }
+            svg.ranks
+                viewBox={ "0 0 " (width) " " (height) }
+                width=(width)
+                height=(height)
+                role="img"
+                aria-label="Ranks by the stack they are in"
+            {
+                @for (at, (rank, fold)) in ranks.iter().enumerate() {
+                    rect.(paint(*fold)).named[incident.subject.ranks.contains(rank)]
+                        x=(at % COLUMNS * CELL)
+                        y=(at / COLUMNS * CELL)
+                        width=(CELL - 3)
+                        height=(CELL - 3)
+                    {
+                        title { "rank " (rank) ": " (Text(place(&folds[*fold]))) }
+                    }
+                }
+            }
+            ul.folds {
+                @for (at, fold) in folds.iter().enumerate() { (legend_entry(at, fold)) }
+            }
         }
-        let noun = if fold.ranks.len() == 1 {
-            "rank"
-        } else {
-            "ranks"
-        };
-        legend += &format!(
-            r#"<li><details><summary><svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg> <b>{noun} {}</b> <code>{}</code> <small>{state}</small></summary><ol class="frames">{frames}</ol></details></li>"#,
-            paint(at),
-            fold.ranks,
-            Text(place(fold)),
-        );
     }
-    let more = if left_out > 0 {
-        format!(" {left_out} further ranks are not drawn.")
-    } else {
-        String::new()
+}
+
+fn legend_entry(at: usize, fold: &FoldedStack) -> Markup {
+    // The name that the document has for it.
+    let state = match serde_json::to_value(fold.state) {
+        Ok(serde_json::Value::String(state)) => state,
+        _ => String::new(),
     };
-    format!(
-        r#"<div class="line stacks"><h3>Where the ranks are <small>a cell for each that was looked at, a colour for each stack, those this incident names with a frame.{more}</small></h3>
-<svg class="ranks" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="Ranks by the stack they are in">{cells}</svg>
-<ul class="folds">{legend}</ul></div>
-"#
-    )
-}
-
-fn progress(groups: &[Progress]) -> String {
-    if groups.is_empty() {
-        return String::new();
+    let noun = if fold.ranks.len() == 1 {
+        "rank"
+    } else {
+        "ranks"
+    };
+    html! {
+        li {
+            details {
+                summary {
+                    (swatch(&paint(at))) " " b { (noun) " " (fold.ranks) } " "
+                    code { (Text(place(fold))) } " " small { (state) }
+                }
+                ol.frames { @for frame in &fold.frames { li { (Text(frame)) } } }
+            }
+        }
     }
-    let tables: String = groups
-        .iter()
-        .map(|group| table(group) + &flows(group))
-        .collect();
-    format!(
-        r#"<div class="line progress"><h3>How far the ranks came <small>the last collective that each entered, when nothing moved any more</small></h3>
-{tables}</div>
-"#
-    )
 }
 
-fn table(group: &Progress) -> String {
-    let furthest = group
-        .entered
-        .iter()
-        .map(|row| row.number)
-        .max()
-        .unwrap_or(0);
-    let mut rows = String::new();
-    for LastEntered {
+fn progress(groups: &[Progress]) -> Markup {
+    if groups.is_empty() {
+        return Markup::default();
+    }
+    html! {
+        div.line.progress {
+            h3 {
+                "How far the ranks came "
+                small { "the last collective that each entered, when nothing moved any more" }
+            }
+            @for group in groups {
+                @if !group.entered.is_empty() { (table(group)) }
+                @if !group.flows.is_empty() { (flows(group)) }
+            }
+        }
+    }
+}
+
+fn table(group: &Progress) -> Markup {
+    let numbers = group.entered.iter().map(|row| row.number);
+    let furthest = numbers.max().unwrap_or(0);
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        th { "ranks of group " (Text(&group.group)) }
+                        th { "last entered" }
+                        th {}
+                        th.n {}
+                    }
+                }
+                tbody { @for row in &group.entered { (entered(row, furthest)) } }
+            }
+        }
+    }
+}
+
+fn entered(row: &LastEntered, furthest: u64) -> Markup {
+    let LastEntered {
         number,
         op,
         left,
         ranks,
-    } in &group.entered
-    {
-        let (last, state) = match (number, left) {
-            (0, _) => ("none".to_owned(), "has entered none"),
-            (_, true) => (format!("{op} #{number}"), "left it"),
-            (_, false) => (format!("{op} #{number}"), "in it"),
-        };
-        let behind = match furthest - number {
-            0 => String::new(),
-            behind => format!("{behind} behind"),
-        };
-        let class = if furthest > *number {
-            " class=\"behind\""
-        } else {
-            ""
-        };
-        rows += &format!(
-            r#"<tr{class}><td>{ranks}</td><td><code>{}</code></td><td>{state}</td><td class="n">{behind}</td></tr>"#,
-            Text(last),
-        );
+    } = row;
+    let (last, state) = match (number, left) {
+        (0, _) => ("none".to_owned(), "has entered none"),
+        (_, true) => (format!("{op} #{number}"), "left it"),
+        (_, false) => (format!("{op} #{number}"), "in it"),
+    };
+    let behind = furthest - number;
+    html! {
+        tr class=[(behind > 0).then_some("behind")] {
+            td { (ranks) }
+            td { code { (Text(last)) } }
+            td { (state) }
+            td.n { @if behind > 0 { (behind) " behind" } }
+        }
     }
-    if rows.is_empty() {
-        return String::new();
-    }
-    format!(
-        r#"<div class="scroll"><table><thead><tr><th>ranks of group {}</th><th>last entered</th><th></th><th class="n"></th></tr></thead><tbody>{rows}</tbody></table></div>
-"#,
-        Text(&group.group)
-    )
 }
 
-fn flows(group: &Progress) -> String {
-    if group.flows.is_empty() {
-        return String::new();
+fn flows(group: &Progress) -> Markup {
+    html! {
+        details {
+            summary {
+                (words::count(group.flows.len() as u64, "flow")) " of group " (Text(&group.group))
+            }
+            div.scroll {
+                table {
+                    thead {
+                        tr {
+                            th { "ranks" }
+                            th { "reported by" }
+                            th.n { "channel" }
+                            th {}
+                            th.n { "ready" }
+                            th.n { "sent" }
+                            th.n { "done" }
+                            th.n { "of" }
+                        }
+                    }
+                    tbody { @for flow in &group.flows { (flow_row(flow)) } }
+                }
+            }
+        }
     }
-    let mut rows = String::new();
-    for flow in &group.flows {
-        let (from, to) = match flow.direction {
-            Direction::Send => (flow.rank, flow.peer),
-            Direction::Receive => (flow.peer, flow.rank),
-        };
-        let says = if flow.direction == Direction::Send {
-            "sender"
-        } else {
-            "receiver"
-        };
-        let [ready, transmitted, done] = [flow.ready, flow.transmitted, flow.done]
-            .map(|count| f64::from(count) / f64::from(flow.total.max(1)) * 100.0);
-        // One bar over the other: what is done was transmitted, and what was transmitted was ready.
-        rows += &format!(
-            r#"<tr><td>{from} to {to}</td><td>{says}</td><td class="n">{}</td><td class="wide"><svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/><rect class="s5" width="{ready:.1}" height="6"/><rect class="s3" width="{transmitted:.1}" height="6"/><rect class="s1" width="{done:.1}" height="6"/></svg></td><td class="n">{}</td><td class="n">{}</td><td class="n">{}</td><td class="n">{}</td></tr>"#,
-            flow.channel, flow.ready, flow.transmitted, flow.done, flow.total,
-        );
+}
+
+fn flow_row(flow: &FlowProgress) -> Markup {
+    let (from, to, says) = match flow.direction {
+        Direction::Send => (flow.rank, flow.peer, "sender"),
+        Direction::Receive => (flow.peer, flow.rank, "receiver"),
+    };
+    let counts = [flow.ready, flow.transmitted, flow.done];
+    let total = f64::from(flow.total.max(1));
+    // One bar over the other: what is done was transmitted, and what was transmitted was ready.
+    let parts = html! {
+        @for (class, count) in ["s5", "s3", "s1"].into_iter().zip(counts) {
+            (part(class, 0.0, f64::from(count) / total * 100.0))
+        }
+    };
+    html! {
+        tr {
+            td { (from) " to " (to) }
+            td { (says) }
+            td.n { (flow.channel) }
+            td.wide { (meter(None, &parts)) }
+            @for count in counts { td.n { (count) } }
+            td.n { (flow.total) }
+        }
     }
-    let flows = words::count(group.flows.len() as u64, "flow");
-    format!(
-        r#"<details><summary>{flows} of group {}</summary><div class="scroll"><table><thead><tr><th>ranks</th><th>reported by</th><th class="n">channel</th><th></th><th class="n">ready</th><th class="n">sent</th><th class="n">done</th><th class="n">of</th></tr></thead><tbody>{rows}</tbody></table></div></details>
-"#,
-        Text(&group.group)
-    )
 }
 
 #[cfg(test)]
 mod tests {
-    use model::{FlowProgress, ProcessState, Ranks};
+    use model::{ProcessState, Ranks};
 
     use super::*;
     use crate::sample;
@@ -259,10 +293,14 @@ mod tests {
 
     #[test]
     fn ranks_in_the_same_place_have_one_colour_and_the_named_one_a_frame() {
-        let page = panels(&hang());
+        let page = panels(&hang()).0;
         let cell = r#"<rect class="s0 named" x="60""#;
         assert!(page.contains(cell), "{page}");
-        assert_eq!(page.matches(r#"<rect class="s1" x="#).count(), 3, "{page}");
+        assert_eq!(
+            page.matches(": main (train.py:30)</title>").count(),
+            3,
+            "{page}"
+        );
         assert!(
             page.contains("<b>ranks 0-2</b> <code>main (train.py:30)</code>"),
             "{page}"
@@ -275,7 +313,7 @@ mod tests {
 
     #[test]
     fn who_is_behind_in_its_collectives_is_reported_with_by_how_much() {
-        let page = panels(&hang());
+        let page = panels(&hang()).0;
         for words in [
             "ALLREDUCE #47",
             "in it",
@@ -291,6 +329,6 @@ mod tests {
     #[test]
     fn an_incident_without_stacks_has_no_panel() {
         let incident = sample::late_in_data(4, 120).verdict().incidents.remove(0);
-        assert_eq!(panels(&incident), "");
+        assert_eq!(panels(&incident).0, "");
     }
 }

@@ -1,100 +1,76 @@
 //! Stages and windows as tables.
 
+use maud::{Markup, html};
 use model::{Label, StageNames, Verdict, WindowSummary, fold_ranks};
 
 use crate::escape::Text;
 use crate::incident::plain_name;
 use crate::labels;
 use crate::palette::Paint;
+use crate::svg::{bar, swatch};
 use crate::words;
 
 /// Rows of the table of windows; a page should open at once.
 const MAX_ROWS: usize = 1000;
 
 /// Rows of the stage table, in schema order.
-pub(crate) fn stage_rows(verdict: &Verdict, paints: &[Paint], names: &StageNames) -> String {
-    let mut rows = String::new();
-    for (stage, paint) in verdict.stages.iter().zip(paints) {
-        let plain = plain_name(&stage.name, names)
-            .map_or(String::new(), |plain| format!(" <small>{plain}</small>"));
-        let nobody = if verdict.job.ranks > 1 {
-            "in turns"
-        } else {
-            "-"
-        };
-        let last = words::ranks(&stage.lead_ranks)
-            .unwrap_or(format!(r#"<span class="quiet">{nobody}</span>"#));
-        rows += &format!(
-            r#"<tr><th scope="row">{}<code>{}</code>{plain}</th><td class="n">{}</td><td class="n">{}</td><td class="wide">{}</td><td class="n">{}</td><td>{last}</td></tr>"#,
-            swatch(*paint),
-            Text(&stage.name),
-            words::duration(stage.advance_s),
-            words::percent(stage.share),
-            bar(&[(*paint, stage.share)]),
-            words::percent(stage.gain),
-        );
+pub(crate) fn stage_rows(verdict: &Verdict, paints: &[Paint], names: &StageNames) -> Markup {
+    let nobody = if verdict.job.ranks > 1 {
+        "in turns"
+    } else {
+        "-"
+    };
+    html! {
+        @for (stage, paint) in verdict.stages.iter().zip(paints) {
+            tr {
+                th scope="row" {
+                    (swatch(paint.class())) code { (Text(&stage.name)) }
+                    @if let Some(plain) = plain_name(&stage.name, names) {
+                        " " small { (plain) }
+                    }
+                }
+                td.n { (words::duration(stage.advance_s)) }
+                td.n { (words::percent(stage.share)) }
+                td.wide { (bar(&[(*paint, stage.share)])) }
+                td.n { (words::percent(stage.gain)) }
+                td {
+                    @match words::ranks(&stage.lead_ranks) {
+                        Some(ranks) => (ranks),
+                        None => span.quiet { (nobody) },
+                    }
+                }
+            }
+        }
     }
-    rows
 }
 
 /// Entries of the picture's legend: every stage with its total.
-pub(crate) fn legend(verdict: &Verdict, paints: &[Paint]) -> String {
-    let (mut shared, mut seconds, mut share) = (0, 0.0, 0.0);
-    let mut entries = String::new();
-    for (stage, paint) in verdict.stages.iter().zip(paints) {
-        if *paint == Paint::Shared {
-            shared += 1;
-            seconds += stage.advance_s;
-            share += stage.share;
-        } else {
-            let name = Text(&stage.name).to_string();
-            entries += &legend_entry(*paint, &name, stage.advance_s, stage.share);
+pub(crate) fn legend(verdict: &Verdict, paints: &[Paint]) -> Markup {
+    let stages = verdict.stages.iter().zip(paints);
+    let (shared, own): (Vec<_>, Vec<_>) = stages.partition(|(_, paint)| **paint == Paint::Shared);
+    let seconds = shared.iter().map(|(stage, _)| stage.advance_s).sum();
+    let share = shared.iter().map(|(stage, _)| stage.share).sum();
+    html! {
+        @for (stage, paint) in own {
+            (legend_entry(*paint, &stage.name, stage.advance_s, stage.share))
+        }
+        // The picture does not distinguish stages of one colour: they are one entry.
+        @if !shared.is_empty() {
+            @let name = words::count(shared.len() as u64, "further stage");
+            (legend_entry(Paint::Shared, &name, seconds, share))
         }
     }
-    // The picture does not distinguish stages of one colour: they are one entry.
-    if shared > 0 {
-        let name = words::count(shared, "further stage");
-        entries += &legend_entry(Paint::Shared, &name, seconds, share);
-    }
-    entries
 }
 
-fn legend_entry(paint: Paint, name: &str, seconds: f64, share: f64) -> String {
-    format!(
-        r#"<li data-paint="{}">{}<span>{name}</span> <b>{}</b> <i>{}</i></li>"#,
-        paint.class(),
-        swatch(paint),
-        words::duration(seconds),
-        words::percent(share)
-    )
-}
-
-fn swatch(paint: Paint) -> String {
-    format!(
-        r#"<svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg>"#,
-        paint.class()
-    )
-}
-
-/// Shares side by side.
-fn bar(shares: &[(Paint, f64)]) -> String {
-    let mut begin = 0.0;
-    let mut parts = Vec::new();
-    for (paint, share) in shares {
-        let width = (share * 100.0).clamp(0.0, 100.0);
-        // Less is written as a width of 0.0.
-        if width >= 0.05 {
-            let class = paint.class();
-            parts.push(format!(
-                r#"<rect class="{class}" x="{begin:.1}" width="{width:.1}" height="6"/>"#
-            ));
+fn legend_entry(paint: Paint, name: &str, seconds: f64, share: f64) -> Markup {
+    html! {
+        li data-paint=(paint.class()) {
+            (swatch(paint.class()))
+            span { (Text(name)) }
+            " " b { (words::duration(seconds)) }
+            " " i { (words::percent(share)) }
         }
-        begin += width;
     }
-    format!(
-        r#"<svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/>{}</svg>"#,
-        parts.concat()
-    )
 }
 
 /// Neighbouring windows of which the same is to be said.
@@ -124,19 +100,12 @@ impl Alike<'_> {
         sum / steps.max(1) as f64
     }
 
-    fn row(&self, paints: &[Paint]) -> String {
+    fn row(&self, paints: &[Paint]) -> Markup {
         let [first, ..] = self.0.as_slice() else {
-            return String::new();
+            return Markup::default();
         };
         let last = self.0.last().unwrap_or(first);
-        let steps = words::steps(
-            first.first_step,
-            last.first_step + last.steps.saturating_sub(1),
-        );
-        let windows = match self.0.len() {
-            1 => String::new(),
-            several => format!(" <small>{several} windows</small>"),
-        };
+        let last_step = last.first_step + last.steps.saturating_sub(1);
         let shares: Vec<(Paint, f64)> = paints
             .iter()
             .enumerate()
@@ -147,58 +116,58 @@ impl Alike<'_> {
                 )
             })
             .collect();
-        let chips: String = first.labels.iter().map(|label| chip(*label)).collect();
-        format!(
-            r#"<tr><th scope="row">{steps}{windows}</th><td class="n">{}</td><td class="wide">{}</td><td>{}</td><td>{chips}</td><td>{}</td></tr>"#,
-            words::duration(self.mean(|window| window.step_s)),
-            bar(&shares),
-            stages(first),
-            weakened(first),
-        )
+        html! {
+            tr {
+                th scope="row" {
+                    (words::steps(first.first_step, last_step))
+                    @if self.0.len() > 1 { " " small { (self.0.len()) " windows" } }
+                }
+                td.n { (words::duration(self.mean(|window| window.step_s))) }
+                td.wide { (bar(&shares)) }
+                td { (stages(first)) }
+                td { @for label in &first.labels { (chip(*label)) } }
+                td { (weakened(first)) }
+            }
+        }
     }
 }
 
-fn chip(label: Label) -> String {
-    let class = match label {
-        label if label.is_strong() => "chip strong",
+fn chip(label: Label) -> Markup {
+    let weak = matches!(
+        label,
         Label::TelemetryLimited
-        | Label::RoleAwareNeeded
-        | Label::GradientAccumulationAmbiguous
-        | Label::CoCritical => "chip weak",
-        _ => "chip",
-    };
-    format!(
-        r##"<a class="{class}" href="#{}">{label}</a>"##,
-        labels::anchor(label)
-    )
-}
-
-fn stages(window: &WindowSummary) -> String {
-    let candidates = codes(&window.candidates);
-    let tied = &window.co_critical_stages;
-    if tied.is_empty() || *tied == window.candidates {
-        return candidates;
+            | Label::RoleAwareNeeded
+            | Label::GradientAccumulationAmbiguous
+            | Label::CoCritical
+    );
+    html! {
+        a.chip.strong[label.is_strong()].weak[weak] href={ "#" (labels::anchor(label)) } {
+            (label)
+        }
     }
-    format!(
-        "{candidates} <small>not distinguished: {}</small>",
-        codes(tied)
-    )
 }
 
-fn codes(names: &[String]) -> String {
-    let codes: Vec<String> = names
-        .iter()
-        .map(|name| format!("<code>{}</code>", Text(name)))
-        .collect();
-    codes.join(", ")
+fn stages(window: &WindowSummary) -> Markup {
+    let tied = &window.co_critical_stages;
+    html! {
+        (codes(&window.candidates))
+        @if !tied.is_empty() && *tied != window.candidates {
+            " " small { "not distinguished: " (codes(tied)) }
+        }
+    }
 }
 
-fn weakened(window: &WindowSummary) -> String {
-    let mut reasons: Vec<String> = window
-        .downgrades
-        .iter()
-        .map(|reason| Text(reason).to_string())
-        .collect();
+fn codes(names: &[String]) -> Markup {
+    html! {
+        @for (at, name) in names.iter().enumerate() {
+            @if at > 0 { ", " }
+            code { (Text(name)) }
+        }
+    }
+}
+
+fn weakened(window: &WindowSummary) -> Markup {
+    let mut reasons = window.downgrades.clone();
     if let Some(missing) = words::ranks(&window.missing_ranks) {
         // A downgrade may have named them.
         let folded = fold_ranks(&window.missing_ranks);
@@ -209,15 +178,13 @@ fn weakened(window: &WindowSummary) -> String {
             reasons.push(format!("missing: {missing}"));
         }
     }
-    if reasons.is_empty() {
-        "-".to_owned()
-    } else {
-        reasons.join("; ")
+    html! {
+        @if reasons.is_empty() { "-" } @else { (Text(reasons.join("; "))) }
     }
 }
 
 /// The windows, neighbours of which the same is to be said in one row: (summary, rows).
-pub(crate) fn windows(verdict: &Verdict, paints: &[Paint]) -> (String, String) {
+pub(crate) fn windows(verdict: &Verdict, paints: &[Paint]) -> (String, Markup) {
     let mut groups: Vec<Alike<'_>> = Vec::new();
     for window in &verdict.windows {
         match groups.last_mut() {
@@ -237,10 +204,7 @@ pub(crate) fn windows(verdict: &Verdict, paints: &[Paint]) -> (String, String) {
     } else {
         String::new()
     };
-    let rows = groups[left_out..]
-        .iter()
-        .map(|group| group.row(paints))
-        .collect();
+    let rows = html! { @for group in &groups[left_out..] { (group.row(paints)) } };
     (format!("{all}{joined}{cut}"), rows)
 }
 
@@ -254,7 +218,7 @@ mod tests {
     fn the_stage_table_says_where_the_time_went() {
         let job = sample::late_in_data(4, 120);
         let verdict = job.verdict();
-        let rows = stage_rows(&verdict, &paints(&verdict.stages, job.names()), job.names());
+        let rows = stage_rows(&verdict, &paints(&verdict.stages, job.names()), job.names()).0;
         assert_eq!(rows.matches("<tr>").count(), verdict.stages.len());
         assert!(
             rows.contains(&words::duration(verdict.stages[0].advance_s)),
@@ -280,8 +244,8 @@ mod tests {
         ];
         let (summary, rows) = windows(&verdict, &[Paint::Residual]);
         assert_eq!(summary, "3 windows, neighbours alike in one row: 2");
-        assert_eq!(rows.matches("<tr>").count(), 2);
-        assert!(rows.contains("missing: rank 2"), "{rows}");
+        assert_eq!(rows.0.matches("<tr>").count(), 2);
+        assert!(rows.0.contains("missing: rank 2"), "{rows:?}");
     }
 
     #[test]
@@ -290,7 +254,8 @@ mod tests {
         let text = legend(
             &job.verdict(),
             &[Paint::Own(0), Paint::Shared, Paint::Shared],
-        );
+        )
+        .0;
         assert_eq!(text.matches("<li").count(), 2);
         assert!(text.contains("2 further stages"), "{text}");
     }

@@ -1,8 +1,10 @@
 //! What steps would take without their stragglers: the heat map, and what slows.
 
+use maud::{Markup, html};
 use model::{PartSlowdown, RankSlowdown, Removal, WhatIf};
 
 use crate::escape::Text;
+use crate::svg::{meter, part};
 use crate::words;
 
 /// Data-parallel ranks of the heat map; a page should open at once.
@@ -17,75 +19,77 @@ const CELL: usize = 22;
 const MARGIN: usize = 44;
 
 /// The panels of a what-if trace.
-pub(crate) fn panels(what_if: &WhatIf) -> String {
-    let numbers = numbers(what_if);
-    let Some(parts) = &what_if.stragglers else {
-        return numbers;
-    };
-    let lists = [
-        ("operations", &parts.op_types, ""),
-        ("pipeline stages", &parts.stages, "stage "),
-        ("data-parallel ranks", &parts.dp_ranks, "dp "),
-    ];
-    let lists: String = lists
-        .into_iter()
-        .map(|(title, parts, noun)| list(title, parts, noun))
-        .collect();
+pub(crate) fn panels(what_if: &WhatIf) -> Markup {
     let shown = shown(&what_if.ranks);
     let left_out = what_if.ranks.len() - shown.len();
-    let remark = if left_out == 0 {
-        String::new()
-    } else {
-        format!(" {left_out} further ranks are in the document below.")
-    };
-    format!(
-        r#"{numbers}<section class="panel" id="heat"><header><h2>Which rank slows the job</h2></header>
-<p class="caption">How slow each recorded rank alone would make the job: a row is a data-parallel rank, a column a pipeline stage, dark from 1.0 to {DARKEST}.{remark}</p>
-<div class="scroll">{}</div></section>
-<section class="panel" id="slowdowns"><header><h2>What slows the job</h2></header>
-<p class="caption">Slowdown if only these operations took their recorded time and all others what their kind usually takes. The parts do not add up.</p>
-{lists}</section>
-"#,
-        heat_map(shown)
-    )
-}
-
-fn numbers(what_if: &WhatIf) -> String {
-    let mut rows = row(
-        "S",
-        &format!("{:.3}", what_if.slowdown),
-        &format!(
-            "a step takes {}, without stragglers {}",
-            words::duration(what_if.mean_simulated_s()),
-            words::duration(what_if.ideal_s)
-        ),
-    );
-    for (name, removal) in [
-        ("M_W", &what_if.slowest_ranks),
-        ("M_S", &what_if.last_stage),
-    ] {
-        if let Some(removal) = removal {
-            rows += &row(
-                name,
-                &format!("{:.3}", removal.removed_share),
-                &vanishes(removal),
-            );
+    html! {
+        (numbers(what_if))
+        @if let Some(parts) = &what_if.stragglers {
+            section.panel #heat {
+                header { h2 { "Which rank slows the job" } }
+                p.caption {
+                    "How slow each recorded rank alone would make the job: a row is a \
+                     data-parallel rank, a column a pipeline stage, dark from 1.0 to " (DARKEST) "."
+                    @if left_out > 0 {
+                        " " (left_out) " further ranks are in the document below."
+                    }
+                }
+                div.scroll { (heat_map(shown)) }
+            }
+            section.panel #slowdowns {
+                header { h2 { "What slows the job" } }
+                p.caption {
+                    "Slowdown if only these operations took their recorded time and all others \
+                     what their kind usually takes. The parts do not add up."
+                }
+                (list("operations", &parts.op_types, ""))
+                (list("pipeline stages", &parts.stages, "stage "))
+                (list("data-parallel ranks", &parts.dp_ranks, "dp "))
+            }
         }
     }
-    rows += &row(
-        "model error",
-        &format!("{:.1} %", (what_if.launch_slowdown - 1.0).abs() * 100.0),
-        "recorded over simulated steps: delays between operations",
-    );
-    format!(
-        r#"<section class="panel" id="what-if"><header><h2>What if there were no stragglers</h2></header>
-<div class="scroll"><table><tbody>{rows}</tbody></table></div></section>
-"#
-    )
 }
 
-fn row(name: &str, value: &str, meaning: &str) -> String {
-    format!(r#"<tr><th scope="row">{name}</th><td class="n">{value}</td><td>{meaning}</td></tr>"#)
+fn numbers(what_if: &WhatIf) -> Markup {
+    let removals = [
+        ("M_W", &what_if.slowest_ranks),
+        ("M_S", &what_if.last_stage),
+    ];
+    let slowdown = format!(
+        "a step takes {}, without stragglers {}",
+        words::duration(what_if.mean_simulated_s()),
+        words::duration(what_if.ideal_s)
+    );
+    let error = (what_if.launch_slowdown - 1.0).abs() * 100.0;
+    html! {
+        section.panel #what-if {
+            header { h2 { "What if there were no stragglers" } }
+            div.scroll {
+                table {
+                    tbody {
+                        (row("S", &format!("{:.3}", what_if.slowdown), &slowdown))
+                        @for (name, removal) in removals {
+                            @if let Some(removal) = removal {
+                                @let share = format!("{:.3}", removal.removed_share);
+                                (row(name, &share, &vanishes(removal)))
+                            }
+                        }
+                        (row(
+                            "model error",
+                            &format!("{error:.1} %"),
+                            "recorded over simulated steps: delays between operations",
+                        ))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row(name: &str, value: &str, meaning: &str) -> Markup {
+    html! {
+        tr { th scope="row" { (name) } td.n { (value) } td { (meaning) } }
+    }
 }
 
 fn vanishes(removal: &Removal) -> String {
@@ -97,23 +101,27 @@ fn vanishes(removal: &Removal) -> String {
 }
 
 /// Parts by their slowdown, with bars from 1 to the slowest.
-fn list(title: &str, parts: &[PartSlowdown], noun: &str) -> String {
+fn list(title: &str, parts: &[PartSlowdown], noun: &str) -> Markup {
     let mut order: Vec<&PartSlowdown> = parts.iter().collect();
     order.sort_by(|a, b| b.slowdown.total_cmp(&a.slowdown));
     let slowest = order.first().map_or(1.0, |part| part.slowdown);
-    let mut rows = String::new();
-    for part in order.into_iter().take(MAX_ROWS) {
-        let length = (part.slowdown - 1.0) / (slowest - 1.0).max(f64::EPSILON) * 100.0;
-        rows += &format!(
-            r#"<tr><th scope="row">{noun}{}</th><td class="n">{:.3}</td><td class="wide"><svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/><rect class="s5" width="{:.1}" height="6"/></svg></td></tr>"#,
-            Text(&part.name),
-            part.slowdown,
-            length.clamp(0.0, 100.0)
-        );
+    html! {
+        div.scroll {
+            table {
+                thead { tr { th { (title) } th.n { "slowdown" } th {} } }
+                tbody {
+                    @for PartSlowdown { name, slowdown, .. } in order.into_iter().take(MAX_ROWS) {
+                        @let length = (slowdown - 1.0) / (slowest - 1.0).max(f64::EPSILON) * 100.0;
+                        tr {
+                            th scope="row" { (noun) (Text(name)) }
+                            td.n { (format_args!("{slowdown:.3}")) }
+                            td.wide { (meter(None, &part("s5", 0.0, length.clamp(0.0, 100.0)))) }
+                        }
+                    }
+                }
+            }
+        }
     }
-    format!(
-        r#"<div class="scroll"><table><thead><tr><th>{title}</th><th class="n">slowdown</th><th></th></tr></thead><tbody>{rows}</tbody></table></div>"#
-    )
 }
 
 fn columns(ranks: &[RankSlowdown]) -> usize {
@@ -129,39 +137,57 @@ fn shown(ranks: &[RankSlowdown]) -> &[RankSlowdown] {
 }
 
 /// Cells of one hue: the fuller, the slower.
-fn heat_map(ranks: &[RankSlowdown]) -> String {
+fn heat_map(ranks: &[RankSlowdown]) -> Markup {
     let columns = columns(ranks);
     let rows = ranks.len() / columns;
     let (width, height) = (MARGIN + columns * CELL, MARGIN + rows * CELL);
-    let mut cells = String::new();
-    for (at, rank) in ranks.iter().enumerate() {
-        let slowdown = rank.slowdown.unwrap_or(1.0);
-        let fill = ((slowdown - 1.0) / (DARKEST - 1.0)).clamp(0.0, 1.0);
-        cells += &format!(
-            r#"<g><title>rank {} (dp {}, stage {}): {slowdown:.3}</title><rect class="cold" x="{x}" y="{y}" width="{side}" height="{side}"/><rect class="s5" fill-opacity="{fill:.2}" x="{x}" y="{y}" width="{side}" height="{side}"/></g>"#,
-            rank.rank,
-            rank.dp_rank,
-            rank.stage,
-            x = MARGIN + at % columns * CELL,
-            y = MARGIN + at / columns * CELL,
-            side = CELL - 2,
-        );
-    }
     let edge = MARGIN - 8;
-    let mut names = String::new();
-    for at in 0..columns {
-        let x = middle(at);
-        names += &format!(r#"<text x="{x}" y="{edge}" text-anchor="middle">{at}</text>"#);
+    html! {
+        svg.heat
+            width=(width)
+            height=(height)
+            viewBox={ "0 0 " (width) " " (height) }
+            role="img"
+            aria-label="Slowdown by each rank"
+        {
+            text x=(MARGIN) y="14" { "stage" }
+            text x="0" y=(edge) { "dp" }
+            @for at in 0..columns {
+                text x=(middle(at)) y=(edge) text-anchor="middle" { (at) }
+            }
+            @for at in 0..rows {
+                // Text stands on its line: a little below the middle it looks centred.
+                text x=(edge) y=(middle(at) + 4) text-anchor="end" { (at) }
+            }
+            @for (at, rank) in ranks.iter().enumerate() {
+                (cell(rank, MARGIN + at % columns * CELL, MARGIN + at / columns * CELL))
+            }
+        }
     }
-    for at in 0..rows {
-        // Text stands on its line: a little below the middle it looks centred.
-        let y = middle(at) + 4;
-        names += &format!(r#"<text x="{edge}" y="{y}" text-anchor="end">{at}</text>"#);
+}
+
+fn cell(of: &RankSlowdown, x: usize, y: usize) -> Markup {
+    let RankSlowdown {
+        rank,
+        dp_rank,
+        stage,
+        slowdown,
+    } = of;
+    let slowdown = slowdown.unwrap_or(1.0);
+    let fill = ((slowdown - 1.0) / (DARKEST - 1.0)).clamp(0.0, 1.0);
+    let side = CELL - 2;
+    html! {
+        g {
+            title {
+                "rank " (rank) " (dp " (dp_rank) ", stage " (stage) "): "
+                (format_args!("{slowdown:.3}"))
+            }
+            rect.cold x=(x) y=(y) width=(side) height=(side) {}
+            rect.s5
+                fill-opacity=(format_args!("{fill:.2}"))
+                x=(x) y=(y) width=(side) height=(side) {}
+        }
     }
-    format!(
-        r#"<svg class="heat" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="Slowdown by each rank"><text x="{MARGIN}" y="14">stage</text><text x="0" y="{y}">dp</text>{names}{cells}</svg>"#,
-        y = MARGIN - 8,
-    )
 }
 
 /// The middle of a row or a column.
@@ -190,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_slow_rank_is_the_one_that_is_filled() {
-        let map = heat_map(&ranks(3));
+        let map = heat_map(&ranks(3)).0;
         assert_eq!(map.matches(r#"fill-opacity="0.00""#).count(), 5);
         let (_, slow) = map.split_once("rank 1 (dp 1, stage 0): 1.400").unwrap();
         assert!(
