@@ -145,3 +145,23 @@ pub(crate) fn end_like(status: ExitStatus) -> ExitCode {
             .unwrap_or(u8::MAX),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_command_that_does_not_start_ends_as_in_a_shell() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (missing, unfit) = (folder.path().join("missing"), folder.path().join("unfit"));
+        fs::write(&unfit, "nothing that runs").expect("a file");
+        for (program, code) in [(missing, 127), (unfit, 126)] {
+            let source = Command::new(&program).spawn().expect_err("no command");
+            let program = program.into_os_string();
+            let not_started = NotStarted { program, source };
+            assert_eq!(not_started.exit_code(), ExitCode::from(code));
+        }
+    }
+}

@@ -64,7 +64,7 @@ impl<'window> ReadBacks<'window> {
             (0..block.boundaries.len()).filter(|at| block.boundaries[*at].stage != StageId::DATA);
         places
             .filter_map(|at| Self::at_boundary(block, at))
-            .find(|found| found.meet())
+            .find(ReadBacks::meet)
     }
 
     fn at_boundary(block: &'window Block, at: usize) -> Option<Self> {
