@@ -100,14 +100,14 @@ impl CollectorClient {
         let uri = format!("{}/api/v1/{path}", self.url);
         let body = body.map(|body| body.to_string());
         let mut answer = self.send(method, &uri, body.as_deref())?;
-        // Another collector keeps the job. Who is asked with TLS does not send us on without.
+        // Another collector keeps the job.
         if let Ok(led) = &answer
             && led.status() == StatusCode::TEMPORARY_REDIRECT
             && let Some(to) = led
                 .headers()
                 .get("location")
                 .and_then(|to| to.to_str().ok())
-            && (to.starts_with("https://") || self.url.starts_with("http://"))
+            && may_follow(&self.url, to)
         {
             answer = self.send(method, to, body.as_deref())?;
         }
@@ -137,5 +137,22 @@ impl CollectorClient {
             }
             status => bail!("the collector at {} says: {error} ({status})", self.url),
         }
+    }
+}
+
+/// Whether a collector may lead to this address: a token that TLS protects does not go on without.
+fn may_follow(from: &str, to: &str) -> bool {
+    to.starts_with("https://") || from.starts_with("http://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_behind_tls_leads_to_no_address_without() {
+        let [plain, tls] = ["http://b:8765", "https://b:8765"];
+        assert!(may_follow("https://a:8765", tls) && !may_follow("https://a:8765", plain));
+        assert!(may_follow("http://a:8765", tls) && may_follow("http://a:8765", plain));
     }
 }
