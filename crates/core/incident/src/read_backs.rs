@@ -70,23 +70,23 @@ impl<'window> ReadBacks<'window> {
     fn at_boundary(block: &'window Block, at: usize) -> Option<Self> {
         let took_s = |row: usize, rank: usize| block.row(row)[at * block.ranks + rank];
         let count = block.steps.len();
-        let (mut usual_s, mut notable_s) = (Vec::new(), Vec::new());
+        let mut rows: Vec<usize> = (0..count).collect();
+        let mut usual_s = Vec::with_capacity(block.ranks);
         for rank in 0..block.ranks {
             let mut all_s: Vec<f64> = (0..count).map(|row| took_s(row, rank)).collect();
             let usual = median(&mut all_s)?;
             let mut scatter_s: Vec<f64> = all_s.iter().map(|it| (it - usual).abs()).collect();
-            let scatter = median(&mut scatter_s)?;
+            let notable_s = WAIT_S.max(WAIT_SCATTER * median(&mut scatter_s)?);
+            rows.retain(|row| took_s(*row, rank) - usual > notable_s);
+            // Ranks may be many, and mostly the first shows that nothing is read back here.
+            if rows.len() < READ_BACKS_MIN {
+                return None;
+            }
             usual_s.push(usual);
-            notable_s.push(WAIT_S.max(WAIT_SCATTER * scatter));
         }
-        let waits = |row: &usize| {
-            (0..block.ranks).all(|rank| took_s(*row, rank) - usual_s[rank] > notable_s[rank])
-        };
-        let rows: Vec<usize> = (0..count).filter(waits).collect();
-        let steps = rows.get(1)? - rows[0];
+        let steps = rows[1] - rows[0];
         let is_regular = rows.windows(2).all(|pair| pair[1] - pair[0] == steps);
-        let is_enough = rows.len() >= READ_BACKS_MIN && steps >= STEPS_MIN;
-        (is_regular && is_enough).then_some(Self {
+        (is_regular && steps >= STEPS_MIN).then_some(Self {
             block,
             at,
             rows,
