@@ -58,8 +58,8 @@ struct Row {
 struct Late {
     rank: u32,
     stage: StageId,
+    /// Sampled steps in which it was; the pace is steady.
     strikes: Vec<u64>,
-    pace: Pace,
     /// Whether it was late in the last sampled step.
     goes_on: bool,
     level_s: f64,
@@ -118,29 +118,36 @@ impl AcrossRoles {
             .collect()
     }
 
-    /// Whose hosts are late in what hosts of other roles do, too, costliest first.
+    /// Whose hosts are late in what hosts of other roles do, too.
     pub fn findings(&self, settings: &IncidentSettings, context: JobContext<'_>) -> Vec<Finding> {
-        let mut late: Vec<Late> = STAGES
-            .into_iter()
-            .flat_map(|stage| self.alone.keys().map(move |rank| (*rank, stage)))
-            .filter_map(|(rank, stage)| self.late(rank, stage, settings))
-            .collect();
-        late.sort_by(|a, b| b.lost_s.total_cmp(&a.lost_s));
+        let mut late = Vec::new();
+        for stage in STAGES {
+            let usual: BTreeMap<u32, [f64; 2]> = self
+                .alone
+                .iter()
+                .filter_map(|(rank, alone)| Some((*rank, alone.level(stage)?)))
+                .filter(|(_, [usual_s, _])| *usual_s >= LEAST_S)
+                .collect();
+            let ranks = self.alone.keys();
+            late.extend(ranks.filter_map(|rank| self.late(*rank, stage, &usual, settings)));
+        }
         late.iter()
             .map(|late| self.finding(late, settings, context))
             .collect()
     }
 
-    fn late(&self, rank: u32, stage: StageId, settings: &IncidentSettings) -> Option<Late> {
+    /// `usual` are those of the ranks that do something in the stage, as [`Alone::level`] gives them.
+    fn late(
+        &self,
+        rank: u32,
+        stage: StageId,
+        usual: &BTreeMap<u32, [f64; 2]>,
+        settings: &IncidentSettings,
+    ) -> Option<Late> {
         let alone = self.alone.get(&rank).filter(|it| it.is_seen())?;
-        let others = self.alone.iter().filter(|(other, _)| **other != rank);
-        let peers: Vec<[f64; 2]> = others
-            .filter_map(|(_, other)| other.level(stage))
-            .filter(|[usual_s, _]| *usual_s >= LEAST_S)
-            .collect();
         let [level_s, scatter_s] = [0, 1].map(|which| {
-            let mut all_s: Vec<f64> = peers.iter().map(|peer| peer[which]).collect();
-            median(&mut all_s)
+            let others = usual.iter().filter(|(other, _)| **other != rank);
+            median(&mut others.map(|(_, level)| level[which]).collect::<Vec<_>>())
         });
         let step_s = alone.median_of(|_| true, |row| row.makespan_s)?;
         let beside = Beside {
@@ -158,8 +165,7 @@ impl AcrossRoles {
         let seen: Seen = alone.rows.iter().map(|row| row.step).collect();
         let last = alone.rows.back()?.step;
         let strikes_last = *strikes.last()?;
-        let pace = pace_of(&strikes, &seen, last);
-        if pace != Pace::Steady || strikes.len() < MIN_ROWS {
+        if pace_of(&strikes, &seen, last) != Pace::Steady || strikes.len() < MIN_ROWS {
             return None;
         }
         let lateness_s = alone.median_of(|row| beside.is_late(row), |row| beside.late_s(row))?;
@@ -181,7 +187,6 @@ impl AcrossRoles {
             rank,
             stage,
             strikes,
-            pace,
             goes_on: strikes_last == last,
             level_s: beside.level_s,
             lateness_s,
@@ -229,7 +234,7 @@ impl AcrossRoles {
             side: Some(Side::Host),
             usual_s: late.level_s,
             lateness_s: late.lateness_s,
-            pace: late.pace,
+            pace: Pace::Steady,
             steps: StepSpan { first, last, open },
             cost_share,
             gain_alone_s: lost_s,
@@ -246,7 +251,7 @@ impl AcrossRoles {
                 side: Some(Side::Host),
                 ..Subject::default()
             },
-            pace: late.pace,
+            pace: Pace::Steady,
             first_step: first,
             last_step: last,
             victims: context.others(&ranks),

@@ -3,12 +3,12 @@ use std::collections::BTreeSet;
 use frontier::{Gates, WindowFrontier};
 use model::{
     Boundary, Ending, MarkKind, Pace, RankColumn, Ranks, Side, StageId, StageSlot, StepPlace,
-    StepRow, Window, median,
+    StepRow, Window, median, medians_of_others,
 };
 
 use crate::IncidentSettings;
 use crate::costs::{Charge, share_out};
-use crate::lateness::{Lateness, medians_of_others};
+use crate::lateness::Lateness;
 use crate::pace::{Seen, pace_of};
 
 /// Candidate faults one stage may have in a window.
@@ -106,6 +106,11 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// Whether it is in a stage.
+    pub(crate) fn is_in(&self, stage: StageId) -> bool {
+        self.stage == stage || self.other_stages.contains(&stage)
+    }
+
     /// The same with what it costs in so many times the steps.
     pub(crate) fn times(mut self, times: f64) -> Self {
         self.cost_s *= times;

@@ -155,56 +155,10 @@ fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
 
 /// By how much each value exceeds the median of the others.
 fn beside_others(values: &[f64]) -> Vec<f64> {
-    let medians = medians_of_others(values).into_iter();
+    let medians = model::medians_of_others(values).into_iter();
     values
         .iter()
         .zip(medians)
         .map(|(value, median)| value - median)
         .collect()
-}
-
-/// For each value the median of the others; the value itself if there is no other.
-///
-/// # Complexity
-/// That of a sort.
-pub(crate) fn medians_of_others(values: &[f64]) -> Vec<f64> {
-    let Some(others) = values.len().checked_sub(1).filter(|others| *others > 0) else {
-        return values.to_vec();
-    };
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
-    let mut medians = vec![0.0; values.len()];
-    for (place, at) in order.iter().enumerate() {
-        let nth = |n: usize| values[order[if n < place { n } else { n + 1 }]];
-        let upper = nth(others / 2);
-        let even = others.is_multiple_of(2);
-        medians[*at] = if even {
-            f64::midpoint(nth(others / 2 - 1), upper)
-        } else {
-            upper
-        };
-    }
-    medians
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_is_compared_with_the_median_of_the_others() {
-        assert_eq!(medians_of_others(&[]), []);
-        assert_eq!(medians_of_others(&[7.0]), [7.0]);
-        assert_eq!(medians_of_others(&[7.0, 5.0]), [5.0, 7.0]);
-        assert_eq!(medians_of_others(&[3.0, 1.0, 2.0]), [1.5, 2.5, 2.0]);
-        for count in 2..40 {
-            let value = |at: usize| (at * 7919 % 23) as f64;
-            let values: Vec<f64> = (0..count).map(value).collect();
-            for (at, found) in medians_of_others(&values).into_iter().enumerate() {
-                let mut others = values.clone();
-                others.remove(at);
-                assert_eq!(Some(found), model::median(&mut others));
-            }
-        }
-    }
 }

@@ -2,11 +2,10 @@
 //! that make no marks.
 
 use frontier::WindowFrontier;
-use model::{Block, StageId, Window, median};
+use model::{Block, StageId, Window, median, medians_of_others};
 
 use crate::costs::share_out;
 use crate::fault::{Stretch, judge};
-use crate::lateness::medians_of_others;
 use crate::{Fault, FaultKind, IncidentSettings};
 
 /// Seconds that all ranks must wait at a read-back to be seen to wait there, and times by which that
@@ -145,6 +144,21 @@ impl<'window> ReadBacks<'window> {
         let places = self.block.boundaries.len();
         let ranks = 0..self.block.ranks;
         let late_ranks = ranks.filter(|rank| faults.iter().any(|(_, its)| its.contains(rank)));
+        // Of each place of a fault, what the others of each rank take there.
+        let others_s: Vec<Vec<f64>> = self
+            .places(pair)
+            .map(|(row, boundary)| {
+                let stage = self.block.boundaries[boundary].stage;
+                if !faults.iter().any(|(fault, _)| fault.is_in(stage)) {
+                    return Vec::new();
+                }
+                if row == pair[0] && boundary == self.at {
+                    return medians_of_others(&self.usual_s);
+                }
+                let first = boundary * self.block.ranks;
+                medians_of_others(&self.block.row(row)[first..first + self.block.ranks])
+            })
+            .collect();
         let mut stretch = Vec::new();
         for rank in late_ranks {
             let mut late: Vec<LateStep> = Vec::with_capacity(self.steps());
@@ -162,20 +176,15 @@ impl<'window> ReadBacks<'window> {
                     continue;
                 };
                 let stage = self.block.boundaries[boundary].stage;
-                let is_read = row == pair[0] && boundary == self.at;
                 for (late_s, (fault, columns)) in step.late_s.iter_mut().zip(faults) {
-                    let is_its = fault.stage == stage || fault.other_stages.contains(&stage);
-                    if !is_its || !columns.contains(&rank) {
+                    if !fault.is_in(stage) || !columns.contains(&rank) {
                         continue;
                     }
                     step.end_s = now_s;
                     let happened = self.block.steps[row]
                         .saturating_sub(u64::from(boundary < self.block.carried));
                     if fault.strikes.binary_search(&happened).is_ok() {
-                        let first = boundary * self.block.ranks;
-                        let all_s = &self.block.row(row)[first..first + self.block.ranks];
-                        let all_s = if is_read { &self.usual_s[..] } else { all_s };
-                        *late_s += (own_s - medians_of_others(all_s)[rank]).max(0.0);
+                        *late_s += (own_s - others_s[place][rank]).max(0.0);
                     }
                 }
             }

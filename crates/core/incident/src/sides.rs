@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
-use model::{Block, DeviceWindow, Pace, Side, StageId, StepRow};
+use model::{Block, DeviceWindow, Pace, Side, StageId, StepRow, medians_of_others};
 
 use crate::costs::share_out;
 use crate::fault::{Stretch, charge, judge};
-use crate::lateness::{Lateness, medians_of_others};
+use crate::lateness::Lateness;
 use crate::pace::{Seen, pace_of};
 use crate::{Fault, FaultKind, IncidentSettings, find_faults};
 
@@ -247,7 +247,7 @@ fn places_of(block: &Block, fault: &Fault) -> Vec<usize> {
         .iter()
         .map(|boundary| boundary.stage)
         .enumerate();
-    let its = stages.filter(|(_, it)| *it == fault.stage || fault.other_stages.contains(it));
+    let its = stages.filter(|(_, stage)| fault.is_in(*stage));
     its.map(|(at, _)| at).collect()
 }
 

@@ -502,7 +502,7 @@ impl Tracker {
 impl Fault {
     /// Whether `later` is this fault, seen again.
     fn continues(&self, later: &Self) -> bool {
-        let same_stage = self.stage == later.stage || self.other_stages.contains(&later.stage);
+        let same_stage = self.is_in(later.stage);
         let ratio = later.lateness_s / self.lateness_s;
         let same_size = (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio);
         let same_size = same_size || self.kind != FaultKind::LateRanks;

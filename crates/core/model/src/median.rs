@@ -19,6 +19,30 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
+/// For each value the median of the others; the value itself if there is no other.
+///
+/// # Complexity
+/// That of a sort.
+pub fn medians_of_others(values: &[f64]) -> Vec<f64> {
+    let Some(others) = values.len().checked_sub(1).filter(|others| *others > 0) else {
+        return values.to_vec();
+    };
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
+    let mut medians = vec![0.0; values.len()];
+    for (place, at) in order.iter().enumerate() {
+        let nth = |n: usize| values[order[if n < place { n } else { n + 1 }]];
+        let upper = nth(others / 2);
+        let even = others.is_multiple_of(2);
+        medians[*at] = if even {
+            f64::midpoint(nth(others / 2 - 1), upper)
+        } else {
+            upper
+        };
+    }
+    medians
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,5 +52,22 @@ mod tests {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn a_value_is_compared_with_the_median_of_the_others() {
+        assert_eq!(medians_of_others(&[]), [] as [f64; 0]);
+        assert_eq!(medians_of_others(&[7.0]), [7.0]);
+        assert_eq!(medians_of_others(&[7.0, 5.0]), [5.0, 7.0]);
+        assert_eq!(medians_of_others(&[3.0, 1.0, 2.0]), [1.5, 2.5, 2.0]);
+        for count in 2..40 {
+            let value = |at: usize| (at * 7919 % 23) as f64;
+            let values: Vec<f64> = (0..count).map(value).collect();
+            for (at, found) in medians_of_others(&values).into_iter().enumerate() {
+                let mut others = values.clone();
+                others.remove(at);
+                assert_eq!(Some(found), median(&mut others));
+            }
+        }
     }
 }

@@ -236,17 +236,19 @@ impl DeviceWatch {
             *more_s += part.more_s;
             *usual_s += part.usual_s;
         }
-        let excess: BTreeMap<u32, f64> = by_rank
-            .into_iter()
-            .map(|(rank, [more_s, usual_s])| (rank, more_s / usual_s))
+        let excess: Vec<f64> = by_rank
+            .values()
+            .map(|[more_s, usual_s]| more_s / usual_s)
             .collect();
-        keep_causes(&mut held, |rank| {
-            let others = excess.iter().filter(|(other, _)| **other != rank);
-            let mut others: Vec<f64> = others.map(|(_, it)| *it).collect();
-            let common = model::median(&mut others).unwrap_or(0.0);
-            let own = excess.get(&rank).copied().unwrap_or(0.0);
-            own - common >= OWN_SHARE * own
-        });
+        let others = model::medians_of_others(&excess);
+        let beside = excess.into_iter().zip(others);
+        let own_ranks: BTreeSet<u32> = by_rank
+            .into_keys()
+            .zip(beside)
+            .filter(|&(_, (own, common))| own - common >= OWN_SHARE * own)
+            .map(|(rank, _)| rank)
+            .collect();
+        keep_causes(&mut held, |rank| own_ranks.contains(&rank));
         // All of it is the device's: for the rest its host may have held it up.
         for (_, slow) in &mut held.causes {
             slow.host_s = Some([0.0, 0.0]);

@@ -155,8 +155,8 @@ impl Judge {
 
     /// Looks at an iteration of pipelines.
     ///
-    /// `of` is what a rank did in it, `took_s` what counts of a block of it, and `late` the rank that another waited for in a block of
-    /// a stage of the model which took so many seconds too long.
+    /// `of` is what a rank did in it, `took_s` what counts of a block of it, and `late` the rank that
+    /// another waited for in a block of a stage of the model which took so many seconds too long.
     pub(crate) fn judge<'a>(
         &mut self,
         pipelines: &[PipelineRanks],

@@ -115,7 +115,7 @@ pub(crate) fn build_cut(delivered: &DeliveredSteps<'_>, ranks: &[u32], cut: Cut)
     for (before, step) in delivered.pairs() {
         let number = u64::from(step.step);
         if let Some(cells) = RowCells::between(before, step, cut) {
-            let groups = || issue_groups(&rank_rows(before, step, cut)?, Issues::Kept);
+            let groups = || issue_groups(&rank_rows(before, step, cut)?);
             blocks.add(number, cells.ranges(), groups);
             continue;
         }
@@ -260,11 +260,11 @@ impl WindowBlocks {
 }
 
 /// `[segment][rank]`: the communicator of each issue.
-fn issue_groups(rows: &[RankRow<'_>], issues: Issues) -> Option<Vec<u32>> {
-    let mut groups = vec![0; rows.first()?.segments(issues).count() * rows.len()];
+fn issue_groups(rows: &[RankRow<'_>]) -> Option<Vec<u32>> {
+    let mut groups = vec![0; rows.first()?.segments(Issues::Kept).count() * rows.len()];
     for (column, row) in rows.iter().enumerate() {
         let places = groups[column..].iter_mut().step_by(rows.len());
-        for (place, segment) in places.zip(row.segments(issues)) {
+        for (place, segment) in places.zip(row.segments(Issues::Kept)) {
             *place = issue_group(segment);
         }
     }

@@ -13,8 +13,9 @@ use verdict::WantedProfile;
 
 use crate::collector_link::BatchAnswer;
 use crate::spool::{BATCH_BYTES, Spool, SpooledLines, is, lost_line, thin};
-use crate::uplink::SEND_EVERY;
 
+/// How often what was reported is sent.
+pub(crate) const SEND_EVERY: Duration = Duration::from_millis(500);
 /// Waits after failures double from the first to the last of these.
 pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LAST_WAIT: Duration = Duration::from_secs(30);

@@ -13,11 +13,9 @@ use tracing::{debug, info};
 use verdict::WantedProfile;
 
 use crate::collector_link::{BatchAnswer, CollectorLink, Receiver};
-use crate::outbox::{BatchOutbox, FIRST_WAIT};
+use crate::outbox::{BatchOutbox, FIRST_WAIT, SEND_EVERY};
 use crate::spool::{SpooledLines, lost_line, thin};
 
-/// How often what was reported is sent.
-pub(crate) const SEND_EVERY: Duration = Duration::from_millis(500);
 /// Lines that wait for the thread that sends, while it waits for an answer.
 const OPEN_BYTES: usize = 32 << 20;
 
@@ -158,8 +156,8 @@ impl Uplink {
 }
 
 impl Drop for Uplink {
-    /// Whoever reported the job is gone, perhaps by a panic: what it gave is sent if that can be
-    /// done at once, and nothing is said of the time after it.
+    /// The agent is gone, perhaps by a panic: what it reported is sent if that can be done at once,
+    /// and nothing is said of the time after it.
     fn drop(&mut self) {
         self.shared
             .open()

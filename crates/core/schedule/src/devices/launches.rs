@@ -36,23 +36,24 @@ impl Launches {
     }
 
     fn late(&self, took_s: &BTreeMap<u32, f64>) -> BTreeSet<u32> {
-        let beyond_s: Option<Vec<(u32, f64)>> = took_s
+        let beyond_s: Option<Vec<f64>> = took_s
             .iter()
             .map(|(rank, took_s)| {
-                let level = self.of_ranks.get(rank)?;
-                Some((*rank, took_s - level.usual()?)).filter(|_| level.is_known())
+                let level = self.of_ranks.get(rank).filter(|level| level.is_known())?;
+                Some(took_s - level.usual()?)
             })
             .collect();
         let (Some(beyond_s), Some(scatter_s)) = (beyond_s, self.scatter_s()) else {
             return BTreeSet::new();
         };
-        let is_late = |(rank, own_s): &(u32, f64)| {
-            let others = beyond_s.iter().filter(|(other, _)| other != rank);
-            let common_s = model::median(&mut others.map(|(_, it_s)| *it_s).collect::<Vec<_>>());
-            own_s - common_s.unwrap_or(0.0) > SCATTERS * scatter_s
-        };
-        let late = beyond_s.iter().filter(|host| is_late(host));
-        late.map(|(rank, _)| *rank).collect()
+        let others_s = model::medians_of_others(&beyond_s);
+        let beside = beyond_s.into_iter().zip(others_s);
+        took_s
+            .keys()
+            .zip(beside)
+            .filter(|&(_, (own_s, common_s))| own_s - common_s > SCATTERS * scatter_s)
+            .map(|(rank, _)| *rank)
+            .collect()
     }
 
     /// By how much launches of all hosts are off what each of them usually takes: on a machine

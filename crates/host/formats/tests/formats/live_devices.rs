@@ -87,25 +87,29 @@ fn the_last_stage_is_not_named_where_all_hosts_lack_cores() {
     assert_eq!(verdict.conclusion(), Some(Conclusion::Healthy));
 }
 
-/// The only incident of a recording: its text, rank, stage and side.
-fn named(recording: &str) -> (String, Vec<u32>, Option<String>, Option<Side>) {
+/// What the only incident of a recording says, which is of a rank in a stage, on one of its sides.
+fn said_of(recording: &str, rank: u32, stage: &str, side: Side) -> String {
     let verdict = verdict_on(recording, |_| true);
     let [incident] = &verdict.incidents[..] else {
         panic!("{:#?}", verdict.incidents)
     };
     let subject = &incident.subject;
-    let (ranks, stage) = (subject.ranks.clone(), subject.stage.clone());
-    (incident.text.clone(), ranks, stage, subject.side)
+    assert_eq!(
+        (&subject.ranks[..], subject.stage.as_deref(), subject.side),
+        (&[rank][..], Some(stage), Some(side)),
+        "{}",
+        incident.text
+    );
+    incident.text.clone()
 }
 
 #[test]
 fn a_slow_device_is_named_though_all_hosts_lack_cores() {
-    let (text, ranks, stage, side) = named("pipeline_device_backward");
-    let at = (ranks, stage.as_deref(), side);
-    assert_eq!(
-        at,
-        (vec![1], Some("pipeline stage 1"), Some(Side::Device)),
-        "{text}"
+    let text = said_of(
+        "pipeline_device_backward",
+        1,
+        "pipeline stage 1",
+        Side::Device,
     );
     let begin = "rank 1's device is slow in the backward on pipeline stage 1 in each step since \
                  step 23: ";
@@ -114,24 +118,12 @@ fn a_slow_device_is_named_though_all_hosts_lack_cores() {
 
 #[test]
 fn a_late_host_of_the_last_stage_is_named() {
-    let (text, ranks, stage, side) = named("pipeline_host_forward");
-    let at = (ranks, stage.as_deref(), side);
-    assert_eq!(
-        at,
-        (vec![3], Some("pipeline stage 3"), Some(Side::Host)),
-        "{text}"
-    );
+    said_of("pipeline_host_forward", 3, "pipeline stage 3", Side::Host);
 }
 
 #[test]
 fn a_late_callback_of_a_rank_alone_in_its_role_is_named() {
-    let (text, ranks, stage, side) = named("pipeline_callback");
-    let at = (ranks, stage.as_deref(), side);
-    assert_eq!(
-        at,
-        (vec![1], Some("callbacks.cpu_wall"), Some(Side::Host)),
-        "{text}"
-    );
+    let text = said_of("pipeline_callback", 1, "callbacks.cpu_wall", Side::Host);
     let begin = "rank 1's device waits for its host in callbacks.cpu_wall: ";
     assert!(text.starts_with(begin), "{text}");
 }
