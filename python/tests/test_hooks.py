@@ -567,7 +567,7 @@ print(json.dumps(told))
 
 
 def test_each_block_of_a_pipeline_begins_and_ends(python):
-    told = python(
+    blocks = python(
         """
         import json
         import laggard, torch, torch.distributed as dist
@@ -575,18 +575,18 @@ def test_each_block_of_a_pipeline_begins_and_ends(python):
         from torch import nn
         from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-        told = []
-        _attach._native.block = lambda begins, passes, place: told.append([begins, passes, *place])
+        seen = []
+        _attach._native.block = lambda begins, passes, place: seen.append([begins, passes, *place])
         dist.init_process_group("gloo")
         stage = PipelineStage(nn.Linear(4, 4), 0, 1, torch.device("cpu"))
         batch = torch.randn(4, 4)
         ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss).step(batch, target=batch)
-        print(json.dumps(told))
+        print(json.dumps(seen))
         dist.destroy_process_group()
         """,
         **ALONE,
     )
-    assert told == [
+    assert blocks == [
         [begins, passes, 0, microbatch, 1, 0]
         for passes in (0, 1)
         for microbatch in (0, 1)
@@ -595,23 +595,23 @@ def test_each_block_of_a_pipeline_begins_and_ends(python):
 
 
 def test_the_making_of_the_group_of_all_ranks_begins_and_ends(python):
-    told = python(
+    seen = python(
         """
         import json
         import laggard, torch.distributed as dist
         from laggard import _attach
 
-        told = []
-        _attach._native.init = lambda begins, group, number: told.append([begins, number])
+        seen = []
+        _attach._native.init = lambda begins, group, number: seen.append([begins, number])
         for _ in range(2):
             dist.init_process_group("gloo")
             dist.new_group([0])
             dist.destroy_process_group()
-        print(json.dumps(told))
+        print(json.dumps(seen))
         """,
         **ALONE,
     )
-    assert told == [[True, 1], [False, 1], [True, 2], [False, 2]]
+    assert seen == [[True, 1], [False, 1], [True, 2], [False, 2]]
 
 
 def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):

@@ -200,7 +200,7 @@ impl Requests {
             let taken = number.compare_exchange(0, key, Relaxed, Relaxed);
             let is_ours = taken.is_ok() || taken == Err(key);
             if is_ours {
-                // The place first: whoever finds the number finds where it stands.
+                // The place first: a reader that finds the number reads the place next.
                 index.store(at.0 + 1, Release);
                 number.store(key, Release);
             }

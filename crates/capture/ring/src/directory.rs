@@ -94,7 +94,7 @@ impl RingDirectory {
             .read(true)
             .write(true)
             .create(true)
-            // It holds the name that whoever claimed the job first gave it.
+            // It holds the name that the first process to claim the job gave it.
             .truncate(false)
             .mode(0o600);
         let mut file = options.open(&path).map_err(io_error("open", &path))?;

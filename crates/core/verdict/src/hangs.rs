@@ -262,7 +262,7 @@ impl Hangs {
     /// they had ended before, or nobody had done anything for long; or whether ranks had called
     /// different things. Then the hang is spoken of, whatever it was before.
     fn gives_up(&mut self, rank: u32, by_itself: bool) -> bool {
-        // Whoever was killed is why the others give up.
+        // The others give up because of the rank that was killed.
         if self.killed.is_some_and(|(_, signal)| !ends_itself(signal)) || self.is_reported() {
             return false;
         }

@@ -118,7 +118,7 @@ impl SlowCollectives {
                 .sort_by(|(_, a, _), (_, b, _)| b.cost_s.total_cmp(&a.cost_s));
             self.over.truncate(MAX_SPANS);
             self.now = None;
-            // The next span is for whoever makes that one slow.
+            // The next span blames the ranks that make that one slow.
             communication.forgive();
             return None;
         }

@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_is_told_of_ranks_that_have_long_been_quiet() {
+    fn a_hang_of_ranks_that_have_long_been_quiet_is_reported() {
         let root = tempfile::tempdir().unwrap();
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         let ranks = Ranks([(); 3].map(|()| Command::new("sleep").arg("600").spawn().unwrap()));

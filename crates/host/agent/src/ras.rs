@@ -53,7 +53,7 @@ pub(crate) struct Ras {
 enum RasAnswer {
     /// A reply, about this job as far as can be known.
     Own(Vec<u8>),
-    /// Whoever answered at this address said nothing of this job.
+    /// The process that answered at this address said nothing about this job.
     Foreign(String),
 }
 

@@ -3,9 +3,9 @@
 //! Agents put batches into one stream with [`Publisher`], and hear of orders. Collectors read them,
 //! and agree on who keeps which job, in a [`Session`]. Nothing here knows what a batch says.
 //!
-//! A stream keeps what it was sent in order, so whoever reads the messages of a job from the first
-//! on knows all there is to know of it: a job can be handed on by telling who keeps it, and two
-//! that keep it at once only do the same work twice.
+//! A stream keeps its messages in order, so a collector that reads those of a job from the first
+//! on knows all there is to know of it: to hand a job on takes a note of its new keeper, and two
+//! keepers at once only do the same work twice.
 //!
 //! # Example
 //! An address may hold credentials, and several servers of one cluster:

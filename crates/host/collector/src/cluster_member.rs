@@ -420,7 +420,7 @@ impl<'a> BusMember<'a> {
         };
         if has_ended || since.is_none_or(|since| since >= every) {
             let folder = self.inner.options.data.join(store::file_name(job));
-            // It goes with the note: whoever takes the job over must not announce the same again.
+            // It goes with the note: a collector that takes the job over must not announce it again.
             let announced = std::fs::read(folder.join(ANNOUNCED)).ok();
             let note = JobNote {
                 keeper: note.keeper,

@@ -619,8 +619,8 @@ impl JobWorker {
             self.heard.values_mut().for_each(|heard| *heard = now.at);
         }
         let merger = self.handle.merger();
-        // Whoever deregistered is quiet for good: it is dropped here, or each look would find it
-        // again.
+        // A host that deregistered is quiet for good: it is dropped here, or each look would find
+        // it again.
         let (left, silent): (Vec<_>, Vec<_>) = self
             .heard
             .extract_if(.., |_, heard| now.since(*heard) >= SILENT_AFTER)

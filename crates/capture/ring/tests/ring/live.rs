@@ -399,7 +399,7 @@ fn what_is_reported_is_whole_however_hard_the_table_is_driven() {
     let state = reader.read(LATER);
     reported += state.ended.len() as u64 + state.lost;
     let left = state.in_progress.len() as u64;
-    assert!(reported + left <= 3 * EACH, "none is told twice");
+    assert!(reported + left <= 3 * EACH, "none is reported twice");
     // Numbers whose slot a writer stood still in are in the table until it is overwritten.
     assert!(
         reported + left + reader.dropped() >= 3 * EACH,
