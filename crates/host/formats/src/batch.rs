@@ -41,6 +41,7 @@ pub fn pack_batch(head: &BatchHead, lines: &[u8]) -> io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(head)?;
     bytes.push(b'\n');
     bytes.extend_from_slice(lines);
+    // Level 1: batches are packed on cores that training needs.
     let mut packed = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
     // A bit that flips on the way or on the disk is noticed, and not analysed.
     packed.include_checksum(true)?;

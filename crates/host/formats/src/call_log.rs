@@ -78,6 +78,7 @@ impl CallLog {
         let mut number = 0;
         loop {
             bytes.clear();
+            // As bytes: a torn entry need not be UTF-8, and is to cost its line only.
             let length = reader
                 .read_until(b'\n', &mut bytes)
                 .map_err(|error| io_error(path, error, limits))?;

@@ -103,6 +103,7 @@ impl GroupStatus {
 
 impl Entry {
     fn group(&self) -> Option<(&str, &str)> {
+        // "undefined" is PyTorch's own description of a group that was given none.
         let mut parts = self.process_group.iter().map(String::as_str);
         Some((parts.next()?, parts.next().unwrap_or("undefined")))
     }
@@ -119,6 +120,7 @@ impl Dump {
         self.entries
             .iter()
             .filter_map(|entry| entry.time_discovered_started_ns.as_u64())
+            // JSON has 0 where a pickle has None.
             .any(|at| at > 0)
     }
 

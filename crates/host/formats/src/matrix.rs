@@ -243,6 +243,7 @@ impl StageMatrix {
                 .cloned();
             aligner.expect(rank as u32, role);
         }
+        // `check` has refused other units.
         let unit_ns = self.nanoseconds().unwrap_or(1e9);
         let mut now = vec![0.0f64; matrix[0].len()];
         for (step, rows) in matrix.iter().enumerate() {

@@ -88,6 +88,7 @@ pub(crate) fn read_packed(
         });
     }
     let tables = Tables::of_bytes(path, &bytes)?;
+    // SQLite has a copy of its own.
     drop(bytes);
     read(path, &tables)
 }

@@ -96,6 +96,8 @@ impl RankCallLog {
             Some(Unit::Elements) => bytes / element_bytes.max(1),
             _ => bytes,
         };
+        // One `save_count` for all: MegaTrace's hang check reads only the last flush of each rank.
+        // A stream for each communicator: in logs without hashes the stream stands for the group.
         let line = writeln!(
             self.text,
             "[save_count 1] [{seconds}.{ns:09}] [Rank {rank}] Fun {name} Data {data} stream \

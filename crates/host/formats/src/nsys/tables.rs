@@ -95,6 +95,7 @@ impl Tables {
             connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, MAX_SQL_BYTES)?;
             connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+            // Otherwise views and generated columns of a hostile file may call functions.
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
             connection.progress_handler(
                 OPERATIONS.cast_signed(),

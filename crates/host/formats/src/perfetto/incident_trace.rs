@@ -94,6 +94,7 @@ impl IncidentTrace {
             // Each host tells of it; 0 if it does not know how often.
             Input::Restart { attempt } if *attempt == 0 || *attempt > self.attempt => {
                 (self.restarted, self.attempt) = (true, *attempt);
+                // Each process numbers its names from 0, and sends them again after a restart.
                 self.ranks.values_mut().for_each(|seen| seen.stages.clear());
             }
             Input::Rank { rank, host, .. } => {
