@@ -129,6 +129,7 @@ impl Agent {
             live.look(reader, &mut |input| keep(listeners, job, input));
             let directory = reader.directory();
             rdma.look(directory, &mut |input| keep(listeners, job, input));
+            // A process that only inherited a rank's environment has no step: its end says nothing.
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
                 // Whoever has ended cannot be waited for any more; its number may be another's by
@@ -292,6 +293,7 @@ impl Agent {
             (Some(ProfileRequest { mut ranks, seconds }), _) => {
                 if let Some(seconds) = seconds {
                     settings.max_s = seconds.min(MAX_WINDOW_S);
+                    // A person asks for a time: the usual count of steps must not end it first.
                     settings.max_steps = u32::MAX;
                 }
                 if ranks.is_empty() {
@@ -363,6 +365,7 @@ impl Agent {
             silent.remove(&rank);
             pids.extend(alive.then_some((rank, pid)));
         }
+        // Ranks that hang before their first mark have neither ring nor table.
         let job = self.reader.directory().path().file_name();
         pids.extend(of_ranks(job.unwrap_or_default(), &silent));
         self.stacked = Some(asked);

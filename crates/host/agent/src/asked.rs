@@ -73,6 +73,7 @@ impl ProfileRequest {
 
 /// Writes a file that is whole once it has its name.
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    // Two commands that ask at once must not write into one file: hence the process id.
     let hidden = folder.join(format!(".{name}.{}", std::process::id()));
     fs::write(&hidden, bytes)?;
     fs::rename(hidden, folder.join(name))
@@ -86,6 +87,7 @@ fn take<T: for<'de> Deserialize<'de>>(folder: &Path, name: &str) -> io::Result<O
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
+    // Before it is parsed: a damaged file would come back at every look.
     fs::remove_file(&path)?;
     Ok(Some(serde_json::from_slice(&bytes)?))
 }

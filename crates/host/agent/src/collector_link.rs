@@ -97,6 +97,7 @@ impl CollectorLink {
                     .http_status_as_error(false)
                     .proxy(None)
                     .tls_config(tls.clone())
+                    // Nobody is to lead batches and the token elsewhere.
                     .max_redirects(0)
                     .user_agent(concat!("laggard/", env!("CARGO_PKG_VERSION")))
                     .build();

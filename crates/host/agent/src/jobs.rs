@@ -83,6 +83,7 @@ impl HostJobs {
             .watched
             .extract_if(.., |_, thread| thread.is_finished())
         {
+            // The same rings would bring the same fault again at every look.
             if thread.join().ok() != Some(WatchOutcome::Done) {
                 self.left_alone.insert(path);
             }
@@ -222,6 +223,7 @@ fn watch(
         // Not before all is taken: what is not could only be read from the rings again.
         if is_over && !agent.is_behind() {
             let (job, is_delivered) = agent.finish();
+            // Otherwise the rings stay: the next agent sends the rest of them.
             if is_delivered && !directory.has_writer() {
                 // What resists is removed when it is stale.
                 drop(directory.remove());

@@ -79,6 +79,7 @@ impl LiveFeed {
                     orderly,
                 });
             }
+            // Its file stays: the next look must not take it for a new one.
             self.refused.insert(path);
         }
         let found = [LiveSource::Plugin, LiveSource::Calls]
@@ -306,6 +307,7 @@ impl LiveTable {
         let is_reported = self.reported.as_ref().is_some_and(|(at, reported)| {
             *reported == self.in_progress && asked.duration_since(*at) < REPEAT_EVERY
         });
+        // While ranks are looked at closely, each look says who is waited for: all count.
         if is_reported && !close && self.ended.is_empty() {
             return;
         }

@@ -113,6 +113,7 @@ impl BatchOutbox {
     /// The batch to send, the same until it is answered; `None` if there is nothing to say now.
     pub(crate) fn next(&mut self, now: Instant, leaves: bool) -> Option<(BatchHead, &[u8])> {
         if self.batch.is_none() {
+            // Nothing new is said once a second: a collector takes a host for silent after 30 s.
             let is_due = self
                 .sent_at
                 .is_none_or(|sent| now.duration_since(sent) >= SEND_EVERY * 2);

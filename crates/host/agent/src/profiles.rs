@@ -97,6 +97,7 @@ impl Profiles {
                 "an order to profile ranks was refused: step {first} is far ahead"
             ));
         }
+        // Settings may say 0, and `clamp` panics where the most is below the least.
         wanted.steps = wanted.steps.clamp(1, settings.max_steps.max(1));
         wanted.limit_ms = wanted.limit_ms.min((settings.max_s * 1e3) as u32);
         Ok(wanted)
@@ -120,6 +121,7 @@ impl Profiles {
             .filter(|rank| wanted.ranks.contains(&rank.rank))
         {
             let Some(at) = rank.step else { continue };
+            // By the first version's name of a mailbox: ranks may be of another build.
             let Ok(controller) = ProfileController::open(&rank.ring.with_extension("desk")) else {
                 continue;
             };

@@ -49,6 +49,7 @@ impl RdmaFeed {
             let identity = table.reader.identity();
             process_started(identity.pid) != Some(identity.started)
         });
+        // Their files stay: the next look must not take them for new ones.
         self.refused.extend(ended.map(|(path, _)| path));
         for path in directory.request_tables().unwrap_or_default() {
             if self.tables.contains_key(&path) || self.refused.contains(&path) {

@@ -154,6 +154,7 @@ impl Spool {
 
     fn put_away(&mut self, packed: &[u8]) {
         if self.disk.is_none() {
+            // Tried again each time: a disk that was full may have room by then.
             self.disk = SpoolFile::new(self.disk_bytes).ok();
         }
         if let Some(disk) = &mut self.disk {

@@ -148,6 +148,7 @@ impl Uplink {
         let until = Instant::now() + patience;
         self.shared.open().end = Some((farewell, until));
         self.shared.wake.notify_all();
+        // Looked at again and again: a join knows no limit.
         while !self.thread.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));
         }
