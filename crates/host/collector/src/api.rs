@@ -94,6 +94,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
         loop {
             look.tick().await;
             let inner = Arc::clone(&inner);
+            // To remove folders takes a while, and the threads that answer are few.
             drop(spawn_blocking(move || inner.forget_surplus()).await);
         }
     });

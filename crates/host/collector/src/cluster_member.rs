@@ -233,6 +233,7 @@ impl<'a> BusMember<'a> {
         let Some(held) = self.inner.held(job).filter(|held| held.runs()) else {
             return false;
         };
+        // It waits for the job's thread, which may be writing.
         drop(spawn_blocking(move || held.let_go()).await);
         true
     }

@@ -45,6 +45,7 @@ pub(crate) async fn read(
     let mut early = EarlyBatches::default();
     let mut reached = 0;
     loop {
+        // Nothing more may come that would end the wait for what is missing.
         let patience = if early.is_empty() {
             Duration::MAX
         } else {
