@@ -81,6 +81,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
     if verdict.profile.is_none() {
         say("laggard: no rank recorded anything; the notes say why");
     }
+    // Not 1, which stands for findings: nothing was found out.
     Ok(ExitCode::from(u8::from(verdict.profile.is_none()) * 2))
 }
 

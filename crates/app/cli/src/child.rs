@@ -88,6 +88,7 @@ impl WrappedCommand {
     /// has it; only what a process sent to us alone is passed on.
     pub(crate) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
         for origin in self.signals.pending() {
+            // Slurm and Lightning use these two signals for other things than the end of a job.
             self.asked_to_end |= ![SIGUSR1, SIGUSR2].contains(&origin.signal);
             let from_process = matches!(
                 origin.cause,

@@ -111,6 +111,7 @@ pub(crate) fn demo(args: DemoArgs) -> Result<ExitCode> {
         args.ranks
     ));
     let mut command: Vec<OsString> = vec![python.into()];
+    // `--standalone` takes a free port: another job may have torchrun's default one.
     let torchrun = [
         "-m",
         "torch.distributed.run",

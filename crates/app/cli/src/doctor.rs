@@ -161,6 +161,7 @@ fn rings() -> Vec<DoctorCheck> {
         );
         findings.push(DoctorCheck::weak(text, elsewhere));
     }
+    // As `laggard run` does: time enough to look at a crash.
     match ring::clean_stale(&root, Duration::from_mins(10)) {
         Ok(0) | Err(_) => {}
         Ok(removed) => {

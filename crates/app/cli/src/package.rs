@@ -27,6 +27,7 @@ pub(crate) fn nccl_plugin() -> Option<PathBuf> {
 
 /// The library that stands between a program and its NCCL.
 pub(crate) fn preload() -> Option<PathBuf> {
+    // Built for other machines it exports nothing: its exports are x86-64 assembly.
     library("liblaggard_preload.so").filter(|_| cfg!(target_arch = "x86_64"))
 }
 
@@ -145,6 +146,7 @@ pub(crate) fn lend(directory: &Path) -> io::Result<OsString> {
     or_there(fs::create_dir(&lent))?;
     or_there(symlink(site.join("laggard"), lent.join("laggard")))?;
     or_there(symlink(site.join(AUTOLOAD), lent.join(AUTOLOAD)))?;
+    // Python reads `.pth` files in `site-packages` only, not on `PYTHONPATH`.
     let hook = site.join("laggard/_site/sitecustomize.py");
     or_there(symlink(hook, lent.join("sitecustomize.py")))?;
     let old = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());

@@ -167,6 +167,7 @@ fn stage_table(verdict: &Verdict) -> String {
         .map(|stage| stage.name.len())
         .max()
         .unwrap_or(0)
+        // As wide as the heading.
         .max(5);
     let mut table = format!(
         "{:width$}  {:>9}  {:>5}  {:>5}  last to arrive",

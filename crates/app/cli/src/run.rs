@@ -279,6 +279,7 @@ impl JobWatch {
         if let Some(destination) = destination {
             let Destination { receiver, job, .. } = &destination;
             say(&format!("laggard: telling {receiver} of job {job}"));
+            // Neither this nor a recording that cannot be written keeps the command from running.
             match Uplink::start(destination) {
                 Ok(uplink) => agent.tell_collector(uplink),
                 Err(error) => {
@@ -352,6 +353,7 @@ impl JobWatch {
     }
 
     fn clean(self) {
+        // What resists is removed when it is stale.
         drop(self.directory.remove());
     }
 }
@@ -368,6 +370,7 @@ fn guarded<T>(body: impl FnOnce() -> T) -> Option<T> {
 fn tell(args: &RunArgs, job: &Job) {
     let verdict = job.verdict();
     let text = verdict_text(&verdict, Colour::of(&stderr()), args.verbose);
+    // On standard error: standard output belongs to the command, and to `--json`.
     say(&format!("\n{}", text.trim_end()));
     if args.json {
         match serde_json::to_string(&verdict) {

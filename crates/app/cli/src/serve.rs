@@ -127,6 +127,7 @@ fn place(typed: &str, trust: &TrustArgs) -> Result<HistoryPlace> {
         .is_some_and(|name| !name.is_empty())
     {
         let at = environment::s3_address();
+        // Without an address the bucket is at Amazon's, which speaks TLS.
         let tls = trust.at(at.as_deref().unwrap_or("https://"))?;
         return Ok(HistoryPlace::Bucket {
             url: typed.to_owned(),

@@ -53,6 +53,7 @@ impl ServerArgs {
             .http_status_as_error(false)
             .proxy(None)
             .tls_config(self.trust.at(&self.collector)?)
+            // `ask` follows them itself: a token that TLS protects must not go on without it.
             .max_redirects(0)
             .build();
         Ok(CollectorClient {

@@ -91,6 +91,7 @@ fn rank_table(ranks: &[RankSlowdown]) -> String {
 /// A row for each data-parallel rank, a column for each stage.
 fn heat_map(ranks: &[RankSlowdown]) -> String {
     let stages = ranks.iter().map(|rank| rank.stage + 1).max().unwrap_or(1) as usize;
+    // Ranks come by data-parallel rank and within it by stage, and none is missing.
     let rows = ranks.chunks(stages);
     let left_out = rows.len().saturating_sub(HEAT_ROWS);
     let mut text = "\nheat map: a row is a data-parallel rank, a column a stage; . 1.0  : 1.1  - 1.2  + 1.3  * 1.4  # 1.5 and more\n".to_owned();
