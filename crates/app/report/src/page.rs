@@ -63,6 +63,7 @@ pub fn incident_html(verdict: &Verdict, id: &str) -> Option<String> {
         .incidents
         .iter()
         .find(|incident| incident.id == id)?;
+    // Those of built-in stages are enough: no other has plain words.
     let names = StageNames::default();
     let state = if incident.open {
         "still going on"
@@ -229,6 +230,7 @@ pub(crate) fn head(policy: &str, title: impl Render, style: &str) -> Markup {
     html! {
         head {
             meta charset="utf-8";
+            // In the page: one that is opened as a file has no server that sends headers.
             meta http-equiv="Content-Security-Policy" content=(policy);
             meta name="viewport" content="width=device-width, initial-scale=1";
             meta name="generator" content="laggard";

@@ -139,6 +139,7 @@ fn shown(ranks: &[RankSlowdown]) -> &[RankSlowdown] {
 /// Cells of one hue: the fuller, the slower.
 fn heat_map(ranks: &[RankSlowdown]) -> Markup {
     let columns = columns(ranks);
+    // Ranks come by data-parallel rank, then by stage: each row is whole.
     let rows = ranks.len() / columns;
     let (width, height) = (MARGIN + columns * CELL, MARGIN + rows * CELL);
     let edge = MARGIN - 8;

@@ -65,6 +65,7 @@ pub(crate) fn pace(pace: Pace) -> String {
 
 /// A number of a piece of evidence, by the unit in its name: ("lateness", "120.6 ms").
 pub(crate) fn value(name: &str, value: f64) -> (String, String) {
+    // First, since it ends in `_s` too.
     if let Some(whose) = name.strip_suffix("bytes_per_s") {
         let name = format!("{whose}rate").replace('_', " ");
         return (name, format!("{:.1} MB/s", value * 1e-6));
