@@ -57,6 +57,7 @@ unsafe fn init(
         if !context.is_null() {
             context.write(token);
         }
+        // NCCL has one mask for all communicators: the last `init` decides.
         if !mask.is_null() {
             AtomicI32::from_ptr(mask).store(wanted, Relaxed);
         }

@@ -145,6 +145,7 @@ impl Recorder {
                 match state {
                     state::SEND_GPU_WAIT => self.table.begin_flow(flow, coarse),
                     state::SEND_PEER_WAIT | state::RECV_WAIT => {
+                        // NCCL repeats these states at every poll: a coarse clock costs a quarter.
                         self.table.ready(flow, step, coarse);
                     }
                     state::SEND_WAIT | state::RECV_FLUSH_WAIT => {
@@ -213,6 +214,7 @@ impl Recorder {
             (Some(Token::Nameless), Some(Named { hash, name })) => {
                 // SAFETY: the caller's promise.
                 let name = unsafe { text(name) };
+                // 0: before version 4 NCCL does not say how many ranks there are.
                 return self.table.communicator(hash, name, rank.cast_unsigned(), 0);
             }
             _ => None,
@@ -237,6 +239,7 @@ impl Recorder {
         route: Route,
         total: u32,
     ) -> Option<Token> {
+        // With PXN a proxy works for other processes, whose handles mean nothing here.
         if pid != self.pid {
             self.table.count_foreign();
             return None;
