@@ -42,6 +42,7 @@ impl Communicators {
     pub(crate) fn open(&self, index: CommunicatorIndex, address: usize, hash: u64) {
         if let Some(communicator) = self.open.get(index.0 as usize) {
             communicator.hash.store(hash, Relaxed);
+            // After the hash: a thread that finds the address may split it at once.
             communicator.address.store(address, Release);
         }
     }

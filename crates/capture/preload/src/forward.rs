@@ -110,6 +110,7 @@ fn find(name: &CStr, caller: usize) -> *const c_void {
             if is_other(real) || library.is_null() {
                 break;
             }
+            // Never loads one: without us the caller would not have got that library.
             let handle = libc::dlopen(library, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if !handle.is_null() {
                 real = libc::dlsym(handle, name.as_ptr());

@@ -37,6 +37,7 @@ macro_rules! exports {
                 // The caller's address once more: the body's first argument on the stack.
                 naked_asm!(
                     ".cfi_startproc",
+                    // This push also keeps the stack aligned to 16 bytes for the call.
                     "push qword ptr [rsp]",
                     ".cfi_adjust_cfa_offset 8",
                     "call {body}",
@@ -341,6 +342,7 @@ fn reported(
     (count, datatype): (usize, c_int),
     real: impl FnOnce() -> c_int,
 ) -> c_int {
+    // Before the call, which may block: what is stuck in it shows as not enqueued.
     let begun = calls::begin(PreloadedCall {
         communicator,
         op,

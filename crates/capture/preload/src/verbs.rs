@@ -185,6 +185,7 @@ fn real(at: usize) -> *const c_void {
 unsafe extern "C" fn dlvsym() {
     naked_asm!(
         ".cfi_startproc",
+        // Three pushes also align the stack to 16 bytes for the call.
         "push rdi",
         "push rsi",
         "push rdx",
@@ -317,9 +318,11 @@ fn replace(context: &Context) {
         context.poll_cq.load(Relaxed),
         context.post_send.load(Relaxed),
     );
+    // A function of ours must not stand behind itself: the call would never end.
     if theirs_poll == poll || theirs_post == post || theirs_poll == 0 || theirs_post == 0 {
         return;
     }
+    // First what is behind: a transfer may run through ours at once.
     place.poll_cq.store(theirs_poll, Relaxed);
     place.post_send.store(theirs_post, Release);
     context.poll_cq.store(poll, Release);
@@ -395,6 +398,7 @@ unsafe extern "C" fn post_send(
             return libc::EINVAL;
         };
         let number = (*pair).number;
+        // Before the device has them: another thread may poll their completion at once.
         requests::posted(place, number, |signaled| list(first, signaled));
         let theirs = ptr::with_exposed_provenance::<c_void>(before.post_send.load(Acquire));
         let answer = transmute::<*const c_void, PostSend>(theirs)(pair, first, refused);
