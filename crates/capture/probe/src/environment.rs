@@ -55,6 +55,7 @@ fn identity() -> Identity {
     } = Launched::here();
     let rank = rank.unwrap_or(0);
     Identity {
+        // The launcher's process id: all ranks that it started come to the same name.
         job: value(JOB).unwrap_or_else(|| format!("job-{}", std::os::unix::process::parent_id())),
         host: host(),
         rank,

@@ -38,6 +38,7 @@ impl<R: Records> Switch<R> {
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             self.started.get_or_init(|| {
+                // Before the recorder is there: a child forked in between must not go on with it.
                 // SAFETY: the handler only turns a switch off, and stays where it is.
                 unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
                 if let Some(recorder) = make() {
