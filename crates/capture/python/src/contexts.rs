@@ -138,6 +138,7 @@ impl SideChannel {
 #[pyfunction]
 pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
     static STEP: PyOnceLock<Py<Step>> = PyOnceLock::new();
+    // A loop that no hook sees would otherwise never become a rank.
     if !is_active() {
         // It reports its own faults and must not stop the loop.
         drop(

@@ -153,6 +153,7 @@ impl DeviceState {
             self.look(py, write)?;
             let is_over = |run: &RecordedRun| !run_of(run.first_step).contains(&mark.step);
             if self.run.as_ref().is_some_and(is_over) {
+                // The mark behind the run ends its last step on the device's clock.
                 self.record(py, mark)?;
                 self.end();
             }

@@ -157,6 +157,7 @@ impl EngineProxy {
         }
         with_probe(|probe| probe.hook(MarkKind::BackwardBegin));
         let done = self.run_backward.call(args.py(), args, kwargs);
+        // After an error too: the depth of nested passes must come back to zero.
         with_probe(|probe| probe.hook(MarkKind::BackwardEnd));
         done
     }

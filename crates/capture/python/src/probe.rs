@@ -77,6 +77,7 @@ pub(crate) fn with_probe(body: impl FnOnce(&Probe)) {
 
 impl Probe {
     fn is_loop_thread(&self) -> bool {
+        // `gettid` would be a system call for each mark.
         // SAFETY: the call cannot fail.
         let current = unsafe { libc::pthread_self() };
         current as usize == self.loop_thread.load(Relaxed)
@@ -171,6 +172,7 @@ impl Probe {
 
     #[inline]
     fn write_of_loop(&self, of_loop: &LoopState, event: Event) {
+        // Before `count`, in which a profiler may start or stop for seconds.
         let at = now();
         let step = self.count(of_loop, event.kind());
         self.write(Mark {
@@ -277,6 +279,7 @@ pub(crate) fn now() -> RankNs {
         tv_sec: 0,
         tv_nsec: 0,
     };
+    // The clock that the agent reads too, and that no time service sets back.
     // SAFETY: `at` is a valid place to write to; the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut at) };
     RankNs(
@@ -344,6 +347,7 @@ pub(crate) fn activate(
             ring::RingError::Slots { .. } => PyValueError::new_err(error.to_string()),
             _ => PyOSError::new_err(error.to_string()),
         })?;
+    // Before the probe is there: a child forked in between must not go on with it.
     FORK_HANDLER.call_once(|| {
         // SAFETY: the handler only stores to an atomic, and this module is never unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
@@ -355,6 +359,7 @@ pub(crate) fn activate(
         of_loop: LoopState::default(),
         step: AtomicU32::new(0),
         pid,
+        // Without one it is watched all the same, and never profiled.
         windows: mailbox.ok().map(Windows::new),
         device: DeviceMarks::default(),
     }));
@@ -408,6 +413,7 @@ pub(crate) fn group(number: u32, name: &str, ranks: &str) {
             .chars()
             // Spaces separate the three parts.
             .map(|c| if c.is_whitespace() { '_' } else { c })
+            // Leaves most of the entry's 248 bytes to the ranks.
             .take(60)
             .collect();
         probe.name(NameKind::Group, &format!("{number} {name} {ranks}"));

@@ -66,6 +66,7 @@ impl Windows {
             return;
         }
         let before = now();
+        // Not begun late: ranks are compared over the same steps.
         let state = if step > order.first_step {
             ProfileState::Missed
         } else {
