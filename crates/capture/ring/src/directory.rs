@@ -298,6 +298,7 @@ pub fn clean_stale(root: &Path, age: Duration) -> io::Result<usize> {
 }
 
 fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
+    // Of the entry itself: a link could lead to any directory.
     let Ok(metadata) = fs::symlink_metadata(directory.path()) else {
         return false;
     };
@@ -320,6 +321,7 @@ fn untouched_for(metadata: &Metadata) -> Option<Duration> {
 fn is_left(writer: Result<Identity, RingError>) -> bool {
     match writer {
         Ok(identity) => !is_alive(&identity),
+        // An error of the moment says nothing of the writer.
         Err(RingError::Io { .. }) => false,
         Err(_) => true,
     }

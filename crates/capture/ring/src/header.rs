@@ -8,6 +8,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"LAGGARD\0";
 /// Layout of header, names and slots. Bump it with any change of them or of
 /// [`model::Mark`]'s words.
 pub(crate) const LAYOUT: u32 = 1;
+// With its kind and its length a name takes 256 bytes.
 pub(crate) const NAME_BYTES: usize = 248;
 pub(crate) const MAX_NAMES: usize = 128;
 /// Where the slots begin: header and names fit before it.

@@ -43,6 +43,7 @@ impl RingWriter {
         identity: &Identity,
         slots: usize,
     ) -> Result<Self, RingError> {
+        // A record's slot is the low bits of its number.
         if !slots.is_power_of_two() || !(64..=1 << 24).contains(&slots) {
             return Err(RingError::Slots { slots });
         }

@@ -13,6 +13,7 @@ use memmap2::MmapMut;
 
 use crate::{Identity, RingDirectory, RingError, file};
 
+// A mailbox's first name, by which agents and ranks of other builds know it.
 const MAGIC: [u8; 8] = *b"LAGDESK\0";
 /// Bump it with any change of [`Mailbox`].
 const LAYOUT: u32 = 2;
@@ -232,6 +233,7 @@ impl ProfileController {
 
     /// Asks for device marks of these steps, and no longer of others.
     pub fn ask_for_device(&self, steps: &Range<u32>) {
+        // In one word: a rank never sees the beginning of one range with the end of another.
         let both = u64::from(steps.start) | u64::from(steps.end) << 32;
         mailbox(&self.map).device_steps.store(both, Relaxed);
     }

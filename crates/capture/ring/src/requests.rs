@@ -58,6 +58,7 @@ const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
 const BYTES: usize = size_of::<RequestTableHead>() + QUEUE_PAIRS * size_of::<RequestSlot>();
 
+// As docs/formats.md gives them: readers of other builds look there.
 const _: () = {
     assert!(std::mem::offset_of!(RequestTableHead, faults) == 312);
     assert!(size_of::<RequestTableHead>() == 384);
@@ -154,6 +155,7 @@ impl RequestWriter {
             word.store(u64::from_ne_bytes(padded), Relaxed);
         }
         slot.numbers.store(number.into(), Relaxed);
+        // Last: a reader that sees it open sees what it is, too.
         slot.state.store(OPEN, Release);
         Some(QueuePairIndex(at))
     }
@@ -218,7 +220,9 @@ impl RequestWriter {
         now: impl FnOnce() -> RankNs,
     ) {
         let Some(slot) = self.slot(index) else { return };
+        // By maximum: threads that poll at once may come here out of order.
         slot.completed_bytes.fetch_max(bytes, Relaxed);
+        // After the bytes: a reader that sees requests back sees theirs.
         slot.completed.fetch_max(requests, Release);
         if requests == slot.posted.load(Relaxed) {
             let since = slot.busy_since.swap(0, Relaxed);

@@ -45,6 +45,7 @@ pub(crate) fn write<const WORDS: usize>(
     for (word, value) in slot.words.iter().zip(words) {
         word.store(value, Relaxed);
     }
+    // After the words: a reader that sees it whole sees all of them.
     slot.stamp.store(whole, Release);
     counters.next.store(number.wrapping_add(1), Release);
 }

@@ -57,6 +57,7 @@ pub(crate) fn place(
     channel: u8,
     peer: u32,
 ) -> Option<u16> {
+    // The top bit: no key is 0, which stands for a free slot.
     let key = 1 << 63 | u64::from(communicator) << 40 | u64::from(channel) << 32 | u64::from(peer);
     // Fibonacci hashing: the upper bits of the product depend on all of the key.
     let own = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
@@ -85,6 +86,7 @@ impl ConnectionSlot {
             // 0 stands for nothing in flight.
             self.busy_since.store(at.0.max(1), Relaxed);
         }
+        // Before `posted`: a reader that sees the transfers sees their bytes.
         add(&self.posted_bytes, bytes);
         self.posted.store(posted + u64::from(transfers), Release);
     }

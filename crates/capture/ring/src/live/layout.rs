@@ -33,6 +33,7 @@ impl LiveSize {
     /// # Errors
     /// [`RingError::Operations`] if it is no power of two from 64 to 65536.
     pub fn new(operations: usize) -> Result<Self, RingError> {
+        // A slot is the low bits of an operation's number.
         if !operations.is_power_of_two() || !(64..=1 << 16).contains(&operations) {
             return Err(RingError::Operations { operations });
         }
@@ -161,6 +162,7 @@ pub(crate) struct FlowSlot {
     pub(crate) moved_at: AtomicU64,
 }
 
+// The places that docs/formats.md gives, and that readers of other builds look at.
 const _: () = {
     assert!(std::mem::offset_of!(LiveTableHead, identity) == 24);
     assert!(std::mem::offset_of!(LiveTableHead, closed) == 312);

@@ -204,6 +204,7 @@ impl LiveWriter {
         if let Some((slot, _)) = self.operation(operation)
             && !OperationProgress(slot.progress.load(Relaxed)).is_enqueued()
         {
+            // The time may be that of a coarser clock: an operation must not end before it begins.
             slot.ended_at.fetch_max(at.0, Relaxed);
             slot.progress.fetch_or(OperationProgress::ENQUEUED, Release);
         }
@@ -389,6 +390,7 @@ impl LiveWriter {
     }
 
     fn begin(&self, flow: &FlowSlot, at: RankNs) {
+        // Counted first: else the operation would look complete while this flow runs.
         if let Some(operation) = self.operation_of(flow) {
             operation
                 .progress
