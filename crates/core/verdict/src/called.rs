@@ -91,6 +91,7 @@ impl Called {
     /// Records of a rank were lost: its counts jump.
     pub(crate) fn lose(&mut self, rank: u32, records: u64) {
         let counts = self.ranks.get_mut(&rank).map(|caller| &mut caller.counts);
+        // Each lane may lack them: a gap is never lateness nor a missing call.
         for count in counts.into_iter().flatten() {
             *count = count.saturating_add(records);
         }

@@ -247,6 +247,7 @@ impl Hangs {
             // Its ranks seemed to end in good order, and one of them did not.
             self.now.get_or_insert(under);
         }
+        // Before it is gone: one that has ended waits for nobody.
         self.gives_up(rank, true);
         self.collectives.leave(rank);
     }
@@ -460,6 +461,7 @@ impl Hangs {
     /// What was given is one moment of a job that does not move.
     pub(crate) fn stuck(&mut self) {
         let stall = self.collectives.stuck();
+        // A snapshot does not say for how long it has stood still.
         self.now = stall.map(|stall| Under::new(stall, self.progress(), RankNs(0)));
     }
 

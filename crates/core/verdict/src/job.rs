@@ -175,6 +175,7 @@ impl Job {
             | Input::Timed { rank, .. }
             | Input::Communicator { rank, .. } => self.placement.see(rank),
             Input::Left { rank, step, .. } => {
+                // Its last step first: once it is gone, steps are settled without it.
                 self.finish_rank(rank);
                 self.aligner.leave(rank);
                 self.notes.count(Counted::RankLeft(rank, step), 1);

@@ -68,6 +68,7 @@ impl DeviceSteps {
             found,
             reads_in,
         };
+        // The most: by the least, 5 of 100 pauses that a queue hides were incidents.
         self.run_ahead = account
             .runs_ahead()
             .then_some((account.sampled.run_ahead_most_s, 0));
@@ -133,6 +134,7 @@ impl DeviceSteps {
     }
 
     pub(crate) fn restart(&mut self) {
+        // The verdict counts sampled steps over all starts of a job, as it does steps.
         *self = Self {
             sampled_steps: self.sampled_steps,
             ..Self::default()

@@ -132,6 +132,7 @@ impl Job {
     pub(super) fn all_notes(&self, hosts_may_run_ahead: bool) -> Vec<VerdictNote> {
         let mut notes: Vec<VerdictNote> = self.notes.all(self.accounting.listed()).collect();
         notes.extend(self.nothing_analysed());
+        // Profiles bring timed collectives too, and their summary counts them.
         if self.detectors.functions.profiled.is_none() {
             notes.extend(self.timed_notes());
         }
