@@ -160,6 +160,7 @@ impl Aligner {
         if expected.next == 0 {
             self.unseen.insert(rank);
         }
+        // The new rank may come before the one that was waited for.
         self.waits_for = None;
     }
 

@@ -295,6 +295,7 @@ impl<'steps> RowCells<'steps> {
                 .cells
                 .as_ref()
                 .map(|cells| [cells.range(0..0), cells.range(0..cells.boundaries.len())]),
+            // Else the time between the two steps would be missing from the first segment.
             (Cut::After(kind), Some(before)) if before.is_before(step) && step.follows => before
                 .cells
                 .as_ref()
@@ -354,6 +355,7 @@ fn endings(segments: &[Segment]) -> impl ExactSizeIterator<Item = Ending> + Doub
 /// Whether segments end at the same [`boundary`].
 fn is_alike(one: &Segment, other: &Segment) -> bool {
     let ending = match (one.ending, other.ending) {
+        // In whichever group: a block has that rank by rank, beside its boundaries.
         (Ending::Issue { op, .. }, Ending::Issue { op: other, .. }) => op == other,
         (one, other) => one == other,
     };

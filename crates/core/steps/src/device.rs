@@ -383,6 +383,7 @@ impl Reads {
             Event::ReadBackEnd { .. } if reads => [host_s, 0.0, 0.0],
             event => {
                 self.after_s += if self.has_read { host_s } else { 0.0 };
+                // No segment ends at a block: what was read before it still counts.
                 if matches!(event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
                     return [0.0; 3];
                 }

@@ -126,6 +126,7 @@ impl Segmenter {
             });
         }
         self.broken = false;
+        // A mark may be older than the one before: segments must not run backwards.
         self.now = self.now.max(mark.at);
         self.step = Some(RankStep {
             step: mark.step,
