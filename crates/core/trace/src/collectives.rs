@@ -188,6 +188,7 @@ fn match_key(
         .flatten()
         .all(|(_, transfer)| transfer.sequence.is_some());
     let mut found: BTreeMap<u64, MatchedCollective> = BTreeMap::new();
+    // The shortest: every other recording can be shifted to fit it.
     let reference = series.iter().min_by_key(|(_, slices)| slices.len());
     for (rank, slices) in series {
         // A recording that began earlier has more of them, at its begin.
