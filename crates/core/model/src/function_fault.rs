@@ -64,6 +64,7 @@ const READS: [&str; 6] = [
     "ssl.",
 ];
 /// What functions are called in which the host waits for its device.
+// Without its first letter, which is large in CUDA and small in PyTorch.
 const WAITS_FOR_DEVICE: [&str; 3] = ["ynchronize", "item of Tensor", ".item"];
 /// What the interpreter's collection of garbage is called.
 const GARBAGE_COLLECTION: [&str; 3] = ["gc.collect", "garbage", "Python GC"];

@@ -106,6 +106,7 @@ impl Failure {
             .filter(|wait| !self.waits.contains(wait))
             .collect();
         self.waits.extend(new);
+        // For so long neither has moved.
         self.still_s = self.still_s.min(other.still_s);
         self.in_flight += other.in_flight;
         self

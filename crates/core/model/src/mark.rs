@@ -258,6 +258,7 @@ impl CollectiveOp {
 
     /// Whether all ranks must pass as many bytes.
     pub fn is_of_one_size(self) -> bool {
+        // Lists of tensors may be uneven, and so may splits: kinds with these are left out.
         const OF_ONE_SIZE: [&str; 6] = [
             "BROADCAST",
             "ALLREDUCE",
