@@ -222,6 +222,7 @@ impl Journal {
     /// A recording that was cut off, as by a full disk or a kill, is read up to the cut.
     pub(crate) fn read(path: &Path, reader: impl BufRead) -> Result<Self, FormatError> {
         let mut inputs = Vec::new();
+        // The first line is the header that the file was known by.
         let mut lines = Lines(reader).zip(1..).skip(1).peekable();
         while let Some((line, number)) = lines.next() {
             let line = match line {

@@ -169,6 +169,7 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
                 format!("{place}: {reason}; what follows there is left out")
             }));
         trace.settle(shift_ns);
+        // After `settle`, which sorts: steps are numbered in the order of their times.
         number_steps(&mut trace);
         if !trace.slices.is_empty() {
             traces.push(trace);
@@ -239,6 +240,7 @@ impl Report {
         let process = self.processes.entry(process).or_default();
         let tracks = process.tracks.len();
         let known = process.tracks.contains_key(&place);
+        // A slice has 16 bits for its track.
         if self.kept >= MAX_SLICES || (!known && tracks >= MAX_TRACKS) {
             self.too_many += 1;
             return None;

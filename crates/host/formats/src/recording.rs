@@ -81,6 +81,7 @@ pub fn load_watched(
         Ok(recording) => return Ok(recording),
         Err(refused) => refused,
     };
+    // Not in `read`: progress has counted these bytes once.
     let unwatched = AtomicU64::new(0);
     let again = || open(path, limits, &unwatched).ok();
     if let Some(recording) = again().and_then(|again| printed(&refused, again)) {

@@ -172,6 +172,7 @@ impl TraceBuilder {
         }
         let track = match self.tracks.get(self.scratch.as_slice()) {
             Some(known) => *known,
+            // A slice has 16 bits for its track.
             None if self.tracks.len() >= MAX_TRACKS => return None,
             None => {
                 let track = self.trace.tracks.len() as u16;

@@ -157,6 +157,7 @@ impl<'a> Contents<'a> {
                 let length = little(cursor.take(4)?);
                 let levels = cursor.take(length as usize)?;
                 bytes = cursor.rest();
+                // One bit: a column beside the root has a value in a row, or none.
                 hybrid(levels, 1, page.values, &mut |level| {
                     if level == 1 {
                         Ok(())
