@@ -37,10 +37,12 @@ impl Sequences {
         // Plus 1: a key of 0 stands for a place that is free.
         let key = (u64::from(communicator.0) << 33 | u64::from(peer) << 1 | receives) + 1;
         // The golden ratio spreads keys that differ in their low bits (Knuth, volume 3, 6.4).
+        // Its upper 14 bits are a place among the counters.
         let first = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50;
         for probe in 0..PROBES {
             let at = (first as usize + probe) % COUNTERS;
             let (place, count) = self.counters.get(at)?;
+            // Relaxed is enough: a counter needs no setting up before its key is seen.
             let taken = place.compare_exchange(0, key, Relaxed, Relaxed);
             if taken.is_ok() || taken == Err(key) {
                 return Some(count.fetch_add(1, Relaxed));
