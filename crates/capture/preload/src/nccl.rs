@@ -258,6 +258,7 @@ unsafe extern "C" fn comm_split(
             NewCommunicator {
                 at,
                 hash,
+                // Who else came with this colour only NCCL knows.
                 place: None,
                 caller,
             },

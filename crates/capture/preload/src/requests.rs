@@ -175,6 +175,7 @@ impl Requests {
     #[inline]
     fn places(&self, key: u64) -> impl Iterator<Item = &(AtomicU64, AtomicU32)> {
         // The golden ratio spreads keys that differ in their low bits (Knuth, volume 3, 6.4).
+        // Its upper 12 bits are one of the places.
         let first = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize;
         (first..first + PROBES).filter_map(|at| self.numbers.get(at % NUMBERS))
     }
