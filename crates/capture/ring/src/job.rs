@@ -111,6 +111,7 @@ impl JobReader {
         for (path, reader) in found {
             let Identity { attempt, rank, .. } = *reader.identity();
             let is_last = ranks.insert(rank);
+            // Of several that run it is not known yet which is the rank: see `prove`.
             if attempt == self.attempt && (is_last || is_alive(reader.identity())) {
                 self.add(path, reader, take);
             } else {

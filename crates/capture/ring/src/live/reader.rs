@@ -304,6 +304,7 @@ impl LiveReader {
     }
 
     fn is_unchanged(&self, number: u64, progress: OperationProgress) -> bool {
+        // A flow may have begun since the operation was looked at.
         self.table().operation(number).is_some_and(|slot| {
             slot.progress.load(Acquire) == progress.0 && slot.stamp.still_has(number)
         })
