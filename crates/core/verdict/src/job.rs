@@ -270,6 +270,7 @@ impl Job {
             self.aligner.push(rank, step);
             self.take_windows();
         } else if mark.event == Event::OptimizerEnd {
+            // An optimizer has run: the rank trains, though none of its steps is whole yet.
             self.placement.see(rank);
         }
     }
