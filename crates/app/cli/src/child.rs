@@ -107,6 +107,7 @@ impl WrappedCommand {
             if let Some(status) = self.poll()? {
                 return Ok(status);
             }
+            // Not a wait that blocks: signals are passed on meanwhile.
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }

@@ -81,6 +81,7 @@ fn version_of(text: &str) -> Option<(u32, u32)> {
 
 /// The Python of the environment this executable is installed in.
 pub(crate) fn python_beside_us() -> Option<PathBuf> {
+    // Without the package beside us any `python3` there is that of another environment.
     site_packages()?;
     let python = env::current_exe().ok()?.with_file_name("python3");
     python.is_file().then_some(python)
