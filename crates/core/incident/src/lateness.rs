@@ -139,10 +139,12 @@ impl<'window> Lateness<'window> {
 
 /// The median over the ranks of how far the times of each scatter, `[row][rank]`.
 fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
+    let mut times = Vec::with_capacity(rows_s.len());
     let mut spreads: Vec<f64> = (0..ranks)
         .map(|rank| {
-            let mut times: Vec<f64> = rows_s.iter().map(|row| row.as_ref()[rank]).collect();
-            times.sort_by(f64::total_cmp);
+            times.clear();
+            times.extend(rows_s.iter().map(|row| row.as_ref()[rank]));
+            times.sort_unstable_by(f64::total_cmp);
             let [low, middle, high] = SPREAD_QUANTILES.map(|share| {
                 let at = (share * times.len() as f64) as usize;
                 times.get(at).copied().unwrap_or(0.0)

@@ -22,25 +22,37 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
 /// For each value the median of the others; the value itself if there is no other.
 ///
 /// # Complexity
-/// That of a sort.
+/// Linear on average.
 pub fn medians_of_others(values: &[f64]) -> Vec<f64> {
     let Some(others) = values.len().checked_sub(1).filter(|others| *others > 0) else {
         return values.to_vec();
     };
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
-    let mut medians = vec![0.0; values.len()];
-    for (place, at) in order.iter().enumerate() {
-        let nth = |n: usize| values[order[if n < place { n } else { n + 1 }]];
-        let upper = nth(others / 2);
-        let even = others.is_multiple_of(2);
-        medians[*at] = if even {
-            f64::midpoint(nth(others / 2 - 1), upper)
+    let mut sorted = values.to_vec();
+    let middle = others / 2;
+    let (below, at, above) = sorted.select_nth_unstable_by(middle, f64::total_cmp);
+    let before = below.iter().copied().max_by(f64::total_cmp);
+    let after = above.iter().copied().min_by(f64::total_cmp);
+    // Without a value, those behind it move up by one place. Of equals it does not matter which
+    // one is taken away.
+    let [before, at, after] = [before.unwrap_or(*at), *at, after.unwrap_or(*at)];
+    let nth = |value: &f64, here: f64, next: f64| {
+        if value.total_cmp(&here).is_le() {
+            next
         } else {
-            upper
-        };
-    }
-    medians
+            here
+        }
+    };
+    values
+        .iter()
+        .map(|value| {
+            let upper = nth(value, at, after);
+            if others.is_multiple_of(2) {
+                f64::midpoint(nth(value, before, at), upper)
+            } else {
+                upper
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
