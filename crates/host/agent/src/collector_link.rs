@@ -88,6 +88,13 @@ pub(crate) enum CollectorLink {
 impl CollectorLink {
     /// # Errors
     /// What the bus needs cannot be had: a file of credentials, a thread.
+    #[cfg_attr(
+        not(feature = "bus"),
+        expect(
+            unused_variables,
+            reason = "only messages of a bus are named by job and host"
+        )
+    )]
     pub(crate) fn to(receiver: &Receiver, job: &str, host: &str) -> io::Result<Self> {
         match receiver {
             Receiver::Collector { url, tls, token } => {
