@@ -201,7 +201,10 @@ endef
 command:
 	@$(PHASE) "the command" cargo build --workspace --exclude laggard-python --no-default-features \
 		--bin laggard --locked
-	@$(PHASE) "the Python module" cargo build --package laggard-python --features extension-module --locked
+	@# With the command's package, which has no library: alone, the module would have other third-party
+	@# features, and 28 units be compiled for it again.
+	@$(PHASE) "the Python module" cargo build --package laggard-python --package laggard-cli \
+		--features laggard-python/extension-module --lib --locked
 
 # Puts that into $(VENV) as a wheel would.
 SITE := $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')
