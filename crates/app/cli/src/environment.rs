@@ -31,6 +31,11 @@ const BUS_CREDENTIALS: &str = "LAGGARD_BUS_CREDENTIALS";
 pub(crate) const SECRETS: [&str; 5] = [TOKEN, BUS_TOKEN, BUS_USER, BUS_PASSWORD, BUS_CREDENTIALS];
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
+/// Kineto's, in PyTorch: the least severe of the lines it prints.
+pub(crate) const KINETO_LOG: &str = "KINETO_LOG_LEVEL";
+/// Above all of its levels: in each profile window it prints two lines a rank, and an error where
+/// PyTorch was built for GPUs and there is none.
+pub(crate) const KINETO_SILENT: &str = "6";
 
 /// From this number on Slurm's steps are the script itself, and others that nobody started
 /// (`SLURM_MAX_NORMAL_STEP_ID` in its `slurm.h`).

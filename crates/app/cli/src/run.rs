@@ -158,6 +158,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             if let (None, Some(plugin)) = (plugin, package::nccl_plugin()) {
                 command.env(environment::NCCL_PLUGIN, plugin);
             }
+            if environment::value(environment::KINETO_LOG).is_none() {
+                command.env(environment::KINETO_LOG, environment::KINETO_SILENT);
+            }
             if args.preload || has_old_nccl(&args.command[0]) {
                 match package::preload() {
                     Some(library) => {

@@ -365,3 +365,24 @@ fn a_wrapped_command_does_not_see_what_proves_who_we_are() {
         assert!(!printed.contains("secret-secret-secret"), "{printed}");
     }
 }
+
+#[test]
+fn what_the_profiler_of_pytorch_prints_is_silenced_unless_the_user_set_it() {
+    for (set, expected) in [(None, "6"), (Some("2"), "2")] {
+        let root = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+        command
+            .env_remove("KINETO_LOG_LEVEL")
+            .envs(set.map(|level| ("KINETO_LOG_LEVEL", level)))
+            .env("LAGGARD_DIR", root.path());
+        let output = command
+            .args(["run", "--", "env"])
+            .output()
+            .expect("it runs");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            printed.contains(&format!("KINETO_LOG_LEVEL={expected}\n")),
+            "{printed}"
+        );
+    }
+}
