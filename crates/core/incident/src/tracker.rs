@@ -75,6 +75,53 @@ impl Group {
     fn is_clear(&self) -> bool {
         self.clear > self.ambiguous || self.ambiguous == 0
     }
+
+    /// The faults of a window whose ranks are not mistaken for those that wait for them, and
+    /// whether nothing in the window shows where its ranks meet.
+    fn distinguishable(
+        &mut self,
+        late: Vec<Fault>,
+        window: &Window,
+        is_blind: bool,
+    ) -> (Vec<Fault>, bool) {
+        // Of few hosts that run ahead, one that waits for its device looks like one that works.
+        let may_mistake = is_blind && window.ranks.len() <= FEW_RANKS;
+        let is_ambiguous = may_mistake && window.meeting == Meeting::Unseen;
+        let most = window.ranks.len().div_ceil(2);
+        let (mut late, unclear): (Vec<Fault>, Vec<Fault>) = late.into_iter().partition(|fault| {
+            // Nobody waits for a device in its data loader. Elsewhere ranks that are as many as the
+            // others may as well be those that wait, for ranks that are late in other places.
+            let is_majority =
+                is_blind && window.meeting != Meeting::Seen && fault.ranks.len() >= most;
+            fault.stage == StageId::DATA || !(is_ambiguous || is_majority)
+        });
+        let struck = unclear
+            .iter()
+            .filter(|fault| fault.notable)
+            .map(|fault| fault.strikes.len() as u64)
+            .max();
+        if is_ambiguous || struck.is_some() {
+            self.ambiguous_steps += struck.unwrap_or(0);
+            self.ambiguous += 1;
+        } else {
+            self.clear += 1;
+        }
+        for fault in &mut late {
+            fault.hides.retain(|hidden| {
+                !unclear
+                    .iter()
+                    .any(|it| (&it.ranks, it.stage) == (&hidden.ranks, hidden.stage))
+            });
+        }
+        if may_mistake {
+            // What seems hidden behind a late rank may as well be the wait for it.
+            late.retain(|fault| !fault.hidden);
+            for fault in &mut late {
+                fault.hides.clear();
+            }
+        }
+        (late, is_ambiguous)
+    }
 }
 
 /// One incident in the making.
@@ -117,6 +164,11 @@ impl Tracker {
             gates,
             ..Self::default()
         }
+    }
+
+    /// What counts as an incident.
+    pub fn settings(&self) -> &IncidentSettings {
+        &self.settings
     }
 
     /// Takes the next window of the job. Returns what showed in it, costliest first; nothing if
@@ -190,8 +242,8 @@ impl Tracker {
             .collect()
     }
 
-    /// Whether more should be known of the devices: one of them goes on to be slow, or to be held up,
-    /// or hosts are late and nobody saw what that did to their devices.
+    /// Whether more should be known of the devices: one of them goes on to be slow, or to be held
+    /// up, or hosts are late and nobody saw what that did to their devices.
     pub fn suspects_devices(&self) -> bool {
         self.is_unsettled
             || self
@@ -227,42 +279,7 @@ impl Tracker {
         if is_blind {
             charge_between(&mut late, window, found, settings);
         }
-        // Of few hosts that run ahead, one that waits for its device looks like one that works.
-        let may_mistake = is_blind && window.ranks.len() <= FEW_RANKS;
-        let is_ambiguous = may_mistake && window.meeting == Meeting::Unseen;
-        let most = window.ranks.len().div_ceil(2);
-        let (mut late, unclear): (Vec<Fault>, Vec<Fault>) = late.into_iter().partition(|fault| {
-            // Nobody waits for a device in its data loader. Elsewhere ranks that are as many as the
-            // others may as well be those that wait, for ranks that are late in other places.
-            let is_majority =
-                is_blind && window.meeting != Meeting::Seen && fault.ranks.len() >= most;
-            fault.stage == StageId::DATA || !(is_ambiguous || is_majority)
-        });
-        let struck = unclear
-            .iter()
-            .filter(|fault| fault.notable)
-            .map(|fault| fault.strikes.len() as u64)
-            .max();
-        if is_ambiguous || struck.is_some() {
-            group.ambiguous_steps += struck.unwrap_or(0);
-            group.ambiguous += 1;
-        } else {
-            group.clear += 1;
-        }
-        for fault in &mut late {
-            fault.hides.retain(|hidden| {
-                !unclear
-                    .iter()
-                    .any(|it| (&it.ranks, it.stage) == (&hidden.ranks, hidden.stage))
-            });
-        }
-        if may_mistake {
-            // What seems hidden behind a late rank may as well be the wait for it.
-            late.retain(|fault| !fault.hidden);
-            for fault in &mut late {
-                fault.hides.clear();
-            }
-        }
+        let (late, is_ambiguous) = group.distinguishable(late, window, is_blind);
         self.is_unsettled =
             matches!(devices, Devices::Awaited { .. }) && late.iter().any(|fault| fault.notable);
         let mut faults = settle(

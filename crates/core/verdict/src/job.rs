@@ -309,6 +309,4 @@ impl Job {
 }
 
 #[cfg(test)]
-mod identity;
-#[cfg(test)]
 mod tests;

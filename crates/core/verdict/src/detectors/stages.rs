@@ -2,7 +2,7 @@
 
 use diagnosis::Detector;
 use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
-use incident::{AcrossRoles, DeviceAccount, Devices, IncidentSettings, Tracker};
+use incident::{AcrossRoles, DeviceAccount, Devices, Tracker};
 use model::{
     Claim, Cut, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
     StageNames, Window,
@@ -147,7 +147,6 @@ impl DeviceSteps {
 pub(crate) struct Stages {
     gates: Gates,
     baseline: Baseline,
-    settings: IncidentSettings,
     pub(crate) tracker: Tracker,
     pub(crate) devices: DeviceSteps,
     /// Ranks that are alone in their roles.
@@ -160,7 +159,6 @@ impl Stages {
             gates: settings.frontier.clone(),
             baseline,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
-            settings: settings.incident.clone(),
             devices: DeviceSteps::default(),
             across: AcrossRoles::default(),
         }
@@ -183,7 +181,7 @@ impl Stages {
 
 impl Detector for Stages {
     fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
-        let mut late = self.across.findings(&self.settings, context);
+        let mut late = self.across.findings(self.tracker.settings(), context);
         let mut found = self.tracker.findings(context);
         // A rank that is late beside other roles does not only wait for data.
         found.retain(|it| {

@@ -9,6 +9,7 @@ use diagnosis::Witnesses;
 use super::*;
 
 mod hangs;
+mod identity;
 mod standstills;
 
 /// What was announced, in words.
