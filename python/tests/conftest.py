@@ -364,7 +364,7 @@ class Namespaces:
         for node, (name, device) in enumerate(ends):
             launcher = [BIN / "torchrun", "--nnodes", len(ends), "--nproc-per-node", ranks]
             meet = ["--node-rank", node, "--master-addr", master, "--master-port", 29511]
-            # Whoever is told must tell them apart: here they have one name.
+            # A reader must be able to distinguish them: here they have one name.
             told = [*options, "--host", "abcd"[node]] if options else []
             yield Watched(
                 [str(part) for part in (*launcher, *meet, *command)],

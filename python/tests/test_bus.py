@@ -34,7 +34,7 @@ class Collector:
         self.process.wait()
 
     def ask(self, path):
-        """What it answers, or whoever it leads to; the address that answered last."""
+        """What it answers, or the one it leads to; the address that answered last."""
         token = f"Authorization: Bearer {TOKENS['viewer']}"
         ask = ["curl", "--silent", "--location-trusted", "--max-time", "10", "--header", token]
         url = f"http://{self.address}:8765/api/v1/{path}"

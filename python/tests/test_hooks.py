@@ -479,8 +479,8 @@ def test_nothing_is_recorded_into_a_captured_graph():
 
 
 def test_tensors_that_python_never_saw_stay_that_way(python):
-    # Once Python has seen a tensor, whoever lets go of it last needs the interpreter: a thread
-    # of PyTorch's that does so while the interpreter ends takes the process with it.
+    # Once Python has seen a tensor, the thread that lets go of it last needs the interpreter: a
+    # thread of PyTorch's that does so while the interpreter ends takes the process with it.
     seen = python(
         """
         import gc, json

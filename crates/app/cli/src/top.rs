@@ -49,7 +49,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode> {
     }
     let server = args.server.server()?;
     let mut screen = Screen::new(args.server.url(), args.job.clone());
-    // Whoever mistyped the address is told before the screen is taken.
+    // A mistyped address is an error before the screen is taken.
     screen.show(ask(&server, screen.opened(), None)?);
     let (wanted, wishes) = channel();
     let (sender, seen) = channel();

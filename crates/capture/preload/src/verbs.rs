@@ -2,8 +2,8 @@
 //! device's own that it calls for every transfer.
 //!
 //! NCCL opens libibverbs itself and takes its functions by name and version (`dlvsym`), so
-//! that is what is exported here. Whoever asks for one of the four functions that
-//! matter gets one of ours around it. A device's functions stand in its context, which
+//! that is what is exported here. A caller that asks for one of the four functions
+//! that matter gets one of ours around it. A device's functions stand in its context, which
 //! `ibv_open_device` makes: there ours are put in their places.
 //!
 //! Layouts are those of `infiniband/verbs.h`, which have not changed since its version 1.1.

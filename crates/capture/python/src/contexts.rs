@@ -104,7 +104,7 @@ impl Stage {
 #[pyclass(frozen, module = "laggard")]
 #[derive(Debug)]
 pub(crate) struct SideChannel {
-    /// Whoever measures under this name shares its code, and has a beginning of its own.
+    /// All that measure under this name share its code; each has a beginning of its own.
     named: Py<Stage>,
     entered_ns: AtomicU64,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use crate::file::io_error;
 use crate::{Identity, LiveReader, LiveSource, RequestReader, RingError, RingReader};
 
-/// Says how the job is called, and is locked by whoever tells of it.
+/// Says how the job is called, and is locked by the agent that reports it.
 const CLAIM: &str = ".claim";
 /// Longest name of a job.
 const LONGEST_NAME_BYTES: usize = 128;
@@ -175,8 +175,8 @@ impl RingDirectory {
             .join(format!("rank{}.{}.requests", identity.rank, identity.pid))
     }
 
-    /// Where the profile mailbox of a process stands. The extension is older than the name, and part
-    /// of the layout that agents and ranks of different builds share.
+    /// Where the profile mailbox of a process stands. The extension is older than the name, and
+    /// part of the layout that agents and ranks of different builds share.
     pub fn mailbox_path(&self, identity: &Identity) -> PathBuf {
         self.path
             .join(format!("rank{}.{}.desk", identity.rank, identity.pid))
@@ -231,7 +231,7 @@ impl RingDirectory {
         make_private(&target)?;
         let link = self.path.join(Self::TRACES);
         match std::os::unix::fs::symlink(&target, &link) {
-            // Of whoever read the rings before.
+            // Of the agent that read the rings before.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => {
                 return Err(RingError::Io {
@@ -442,7 +442,7 @@ mod tests {
         assert!(rings.claim("other").unwrap().is_none());
         drop(first);
         assert_eq!(rings.claim("other").unwrap().unwrap().job(), "pretrain-7");
-        // Whoever was killed before it had written the name.
+        // A process that was killed before it had written the name.
         fs::write(rings.path().join(CLAIM), "").unwrap();
         assert_eq!(rings.claim("other").unwrap().unwrap().job(), "other");
     }

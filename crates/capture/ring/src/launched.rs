@@ -1,4 +1,4 @@
-//! Which process of a job this is, as whoever launched it says in its environment.
+//! Which process of a job this is, as its launcher says in its environment.
 
 /// What launchers say of one of their processes; `None` where none of them does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -64,7 +64,7 @@ impl Communication {
         }
         // Who waits itself is late through somebody else.
         let free: BTreeSet<u32> = awaited.difference(&waiting).copied().collect();
-        // Whoever follows the waits from rank to rank comes back: they go in a circle (MY-P2).
+        // The waits lead from rank to rank and back to the first: a cycle (MY-P2).
         if !lacking.is_empty() && free.is_empty() {
             let waits = lacking.iter().map(|front| &*front.wait).collect::<Vec<_>>();
             let ranks = deadlock_cycle(&waits);

@@ -147,7 +147,7 @@ fn rooted(
         .iter()
         .flat_map(|w| w.desyncs.iter().map(|it| it.rank))
         .collect();
-    // Where no number is known, whoever is not there could not be reached.
+    // Where no number is known, a rank that is not there could not be reached.
     let is_numbered = lacking.iter().any(|wait| wait.number > 0);
     let unseen = is_numbered && roots.is_disjoint(seen);
     // Who entered something else did so whatever those do of which nothing is recorded.

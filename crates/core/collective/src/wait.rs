@@ -162,7 +162,7 @@ pub(crate) fn issued_alike(group: &GroupProgress) -> Option<Wait> {
     })
 }
 
-/// The first collective of late that ranks disagree on, whoever has gone on since: gloo lets
+/// The first collective of late that ranks disagree on, even if some have gone on since: gloo lets
 /// those pass whose tensors are smaller.
 fn disagreement(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
     let (number, said) = group

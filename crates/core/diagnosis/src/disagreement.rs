@@ -344,7 +344,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever speaks first, the same is said; methods that agree do not contradict.
+        /// Whichever method speaks first, the same is said; methods that agree do not contradict.
         #[test]
         fn the_order_of_the_facts_changes_nothing(
             (facts, shuffled) in prop::collection::vec(any_fact(), 0..8)

@@ -3,8 +3,9 @@ use model::{Finding, Origin};
 use crate::rules::{Apply, Kept, Merge};
 use crate::{FusionRule, Witnesses, disagreements};
 
-/// Puts findings about one cause together by rules in their order, each kept one with the facts of those it took in.
-/// Deaths and hangs come first, then findings in the order of their origins and numbers.
+/// Puts findings about one cause together by rules in their order, each kept one with the facts of
+/// those it took in. Deaths and hangs come first, then findings in the order of their origins and
+/// numbers.
 ///
 /// # Properties
 /// The order of the findings changes nothing. To fuse what is fused changes nothing. Nobody is
@@ -41,7 +42,7 @@ pub fn fuse(
         finding.disagreements = disagreements(finding);
     }
     findings.sort_by_key(|finding| {
-        // Whoever reads one line must read that the job stands still.
+        // A reader of one line must read that the job stands still.
         let is_halt = matches!(finding.origin, Origin::Death | Origin::Hang);
         (!is_halt, finding.origin, finding.number)
     });

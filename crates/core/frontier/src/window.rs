@@ -124,7 +124,7 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
             });
         }
     }
-    // Blocks group steps by their boundaries; whoever follows leaders or paces needs their order.
+    // Blocks group steps by their boundaries; what follows leaders or paces needs their order.
     steps.sort_by_key(|account| account.step);
     // The floor may be set to 0, and nothing is a share of no time.
     let measurable = exposed_s > 0.0 && exposed_s >= gates.denom_floor_s;

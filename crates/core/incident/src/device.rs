@@ -30,7 +30,7 @@ struct Found {
 }
 
 /// Finds what the devices of ranks did unlike those of others, and what to do if that is clear; of
-/// an incident of all ranks, what holds back whoever uses such devices.
+/// an incident of all ranks, what holds back all jobs on such devices.
 ///
 /// `used` is what each device did while the incident went on, with the ranks that use it. Devices
 /// that all ranks share say nothing of why only some of them are slow.

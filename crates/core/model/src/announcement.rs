@@ -2,7 +2,7 @@
 
 use crate::{Claim, Fact};
 
-/// Something that whoever watches a job hears at once, before there is a verdict.
+/// Something that is said at once to those who watch a job, before there is a verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Announcement {
     /// A finding, as soon as it is one.

@@ -40,7 +40,7 @@ pub enum Meeting {
 pub enum Sync {
     /// Not at all, as far as is known.
     None,
-    /// The segment ends as the rank issues a collective; whoever comes first waits in a
+    /// The segment ends as the rank issues a collective; the ranks that come first wait in a
     /// later segment.
     Issue(CollectiveOp),
     /// The next stage holds a synchronisation whose arrival times nobody recorded.

@@ -182,7 +182,7 @@ impl<'a> Gatherer<'a> {
         self.pass(&mut open, &mut now, i64::MAX, &stacks);
     }
 
-    /// Gives the time until `until` to whoever is innermost. Ranges need not nest: the one that
+    /// Gives the time until `until` to the innermost range. Ranges need not nest: the one that
     /// started last counts, and one that has ended is forgotten when it would be its turn.
     fn pass(
         &mut self,

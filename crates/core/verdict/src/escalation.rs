@@ -18,8 +18,8 @@ const UNSUSPECTED: Rule = Suspicion::LongerSteps.rule();
 const REMEMBERED_STEPS: usize = 50;
 /// Steps by which a window is ordered ahead, beside the time that the order takes.
 const AHEAD_STEPS: f64 = 2.0;
-/// Seconds no window is longer than, whoever asks for it: what is recorded, some 10 MB a second
-/// with stacks, stands in the memory of training, which waits until it is written. Chosen.
+/// Seconds no window is longer than, however it was asked for: what is recorded, some 10 MB a
+/// second with stacks, stands in the memory of training, which waits until it is written. Chosen.
 pub const MAX_WINDOW_S: f64 = 60.0;
 /// Seconds of a step where none is known yet.
 const UNKNOWN_STEP_S: f64 = 1.0;

@@ -66,7 +66,8 @@ pub struct Agent {
     looked: Option<Instant>,
     /// When it was last looked where ranks are.
     stacked: Option<Instant>,
-    /// Whether the job was told to end: whoever is killed from then on is so by its launcher.
+    /// Whether the job was told to end: a rank that is killed from then on is killed by its
+    /// launcher.
     ending: bool,
 }
 
@@ -132,8 +133,8 @@ impl Agent {
             // A process that only inherited a rank's environment has no step: its end says nothing.
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
-                // Whoever has ended cannot be waited for any more; its number may be another's by
-                // now.
+                // A process that has ended cannot be waited for any more; its number may be
+                // another's by now.
                 if rank.alive {
                     self.deaths.look_at(rank.pid);
                 }
@@ -234,7 +235,7 @@ impl Agent {
         let Some(Range { start, end }) = wanted else {
             return;
         };
-        // Whoever asks.
+        // Those who ask.
         let steps = start..end.min(start.saturating_add(steps::MAX_ASKED_STEPS));
         for rank in self.reader.ranks().filter(|rank| rank.alive) {
             if let Ok(controller) = ProfileController::open(&rank.ring.with_extension("desk")) {
@@ -275,7 +276,7 @@ impl Agent {
         }
         let directory = reader.directory();
         if std::mem::take(&mut self.asked) {
-            // Whoever asked may have gone.
+            // The one who asked may have gone.
             drop(ProfileRequest::tell(directory, &Ok(job.verdict())));
         }
         let ranks: Vec<RankState> = reader.ranks().filter(|rank| rank.alive).collect();
@@ -341,7 +342,7 @@ impl Agent {
             return;
         }
         // Of a host whose ranks have not begun only the collector can know that others wait.
-        // Ranks stand still while they are looked at, and whoever asks may ask all the time.
+        // Ranks stand still while they are looked at, and a caller may ask all the time.
         if self
             .stacked
             .is_some_and(|at| asked.duration_since(at) < STACKS_EVERY)
@@ -475,7 +476,7 @@ impl Agent {
         self.reader.ranks()
     }
 
-    /// Tells the collector the rest of what is there; the job goes on, and whoever reads its
+    /// Tells the collector the rest of what is there; the job goes on, and the agent that reads its
     /// rings next tells of it.
     pub fn pause(mut self) {
         self.read_rest();

@@ -51,7 +51,7 @@ pub struct HostJobs {
     left_alone: BTreeSet<PathBuf>,
     cleaned: Option<Instant>,
     stop: Arc<AtomicBool>,
-    /// For whoever watches the agent.
+    /// For those who watch the agent.
     log: fn(&str),
 }
 

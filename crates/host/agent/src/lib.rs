@@ -1,6 +1,6 @@
 //! Watches the rings of one host.
 //!
-//! An [`Agent`] is polled by whoever hosts it and never blocks. Its absence, or its death,
+//! An [`Agent`] is polled by its host process and never blocks. Its absence, or its death,
 //! costs the job nothing but records. [`HostJobs`] watches all jobs of a host.
 
 mod agent;

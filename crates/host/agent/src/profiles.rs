@@ -70,7 +70,7 @@ impl Profiles {
         self.under_way.is_some() || self.reading.is_some()
     }
 
-    /// Holds an order that comes from elsewhere, whoever it is, to what this host allows; `step`
+    /// Holds an order that comes from elsewhere, to what this host allows; `step`
     /// is the one its ranks are in. If that leaves nothing it says why.
     pub(crate) fn allow(
         &self,

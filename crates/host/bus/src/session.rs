@@ -24,8 +24,8 @@ const KEPT_FOR: Duration = Duration::from_hours(7 * 24);
 const KNOWN_FOR: Duration = Duration::from_mins(2);
 /// How long a collector that says nothing counts as alive.
 const ALIVE_FOR: Duration = Duration::from_secs(10);
-/// Whoever goes on with a job reads from so long before what it has: a batch that came early is
-/// put to disk after later ones, by less than this.
+/// A collector that goes on with a job reads from so long before what it has: a batch that came
+/// early is put to disk after later ones, by less than this.
 const READ_AGAIN_S: u64 = 60;
 
 /// The bus does not do what is wanted of it.
@@ -102,8 +102,8 @@ pub struct BusBatch {
 }
 
 impl BusBatch {
-    /// The batch that a message is, and its job; `None` if it is none. Whoever may publish can put
-    /// anything there.
+    /// The batch that a message is, and its job; `None` if it is none. A client that may publish
+    /// can put anything there.
     pub fn of(
         subject: &str,
         header: impl Fn(&str) -> Option<String>,
@@ -352,7 +352,7 @@ impl Session {
         self.bus.client().new_inbox()
     }
 
-    /// Tells a host of a job what is wanted of it. Whoever is not there does not hear it.
+    /// Tells a host of a job what is wanted of it. An agent that is not there does not hear it.
     ///
     /// # Errors
     /// [`BusError`].
@@ -435,7 +435,7 @@ async fn feed<T: Send + 'static>(
             let position = message.info().to(wanted)?.stream_sequence;
             Ok(read(&message, position))
         })
-        // What cannot be read is left out: whoever may publish can put anything there.
+        // What cannot be read is left out: a client that may publish can put anything there.
         .try_filter_map(|item| std::future::ready(Ok(item)));
     Ok((there, endless(rest)))
 }

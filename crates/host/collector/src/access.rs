@@ -119,8 +119,8 @@ impl Tokens {
             }
             known.push((role, digest(&token)));
         }
-        // An empty list of tokens means that everybody may do everything: whoever writes a file of
-        // them does not want that.
+        // An empty list of tokens means that everybody may do everything: a file of them is
+        // not written for that.
         if known.is_empty() {
             return Err(TokensError::Content {
                 path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Alerts on their way to whoever is told of incidents: each is kept until it is taken.
+//! Alerts on their way to those who are told of incidents: each is kept until it is taken.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ pub(crate) enum PostOutcome {
     Later,
 }
 
-/// What an outcome means for the alert, and so for whoever reads logs and metrics.
+/// What an outcome means for the alert, and so for readers of logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// It was taken; `recovered` if the one before was not.

@@ -194,7 +194,8 @@ async fn admit(
     }
 }
 
-/// Leads to whoever keeps the job that is asked for, if several collectors share the jobs.
+/// Leads to the collector that keeps the job that is asked for, if several collectors share the
+/// jobs.
 async fn lead(
     State(shared): App,
     names: Result<Path<BTreeMap<String, String>>, PathRejection>,

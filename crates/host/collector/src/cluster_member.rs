@@ -2,8 +2,8 @@
 //!
 //! The stream of a job is the truth while the job runs; what a collector keeps of it is a copy of
 //! its beginning, on disk. Notes in a bucket say who keeps which job, and are replaced by
-//! compare-and-set; another bucket forgets collectors that say nothing for ten seconds. Whoever
-//! takes a job over reads its stream from where its own copy ends, so two that keep the same job
+//! compare-and-set; another bucket forgets collectors that say nothing for ten seconds. A collector
+//! that takes a job over reads its stream from where its own copy ends, so two that keep the same job
 //! for a while do the same work twice and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,8 +60,8 @@ pub(crate) async fn take_part(inner: Arc<Inner>) {
                 if std::mem::take(&mut is_away) {
                     inner.tell(&format!("the bus at {address} answers again"));
                 }
-                // A session is never repaired: whatever it has missed is read from the bus when it is
-                // joined anew.
+                // A session is never repaired: whatever it has missed is read from the bus when it
+                // is joined anew.
                 let Err(error) = member.serve(failed).await;
                 member.stop().await;
                 error
@@ -207,7 +207,7 @@ impl<'a> BusMember<'a> {
                 self.revisions.remove(&job);
                 self.forgotten(&job).await;
                 self.let_go(&job).await;
-                // Whoever kept the job once has a copy.
+                // A collector that once kept the job has a copy.
                 drop(self.inner.delete_copy(&job));
             }
             return;
@@ -238,7 +238,7 @@ impl<'a> BusMember<'a> {
         true
     }
 
-    /// A job was deleted by whoever kept it.
+    /// A job was deleted by its keeper.
     async fn forgotten(&mut self, job: &str) {
         self.ownership.view().notes.remove(job);
         self.newest.remove(job);
@@ -388,7 +388,7 @@ impl<'a> BusMember<'a> {
                 let task = tokio::spawn(async move {
                     let read = read(&inner, &session, &held, &read_to, stopped);
                     if let Err(error) = read.await {
-                        // Whoever hears the first one ends the session.
+                        // The first one that is heard ends the session.
                         drop(failed.try_send(error));
                     }
                 });
@@ -421,7 +421,8 @@ impl<'a> BusMember<'a> {
         };
         if has_ended || since.is_none_or(|since| since >= every) {
             let folder = self.inner.options.data.join(store::file_name(job));
-            // It goes with the note: a collector that takes the job over must not announce it again.
+            // It goes with the note: a collector that takes the job over must not announce it
+            // again.
             let announced = std::fs::read(folder.join(ANNOUNCED)).ok();
             let note = JobNote {
                 keeper: note.keeper,

@@ -94,7 +94,7 @@ pub enum OpenError {
     /// The history cannot be kept there.
     #[error(transparent)]
     History(#[from] PlaceError),
-    /// Whoever reaches the address could tell and read everything.
+    /// Anyone who reaches the address could send and read everything.
     #[error("{address} can be reached from elsewhere: that takes tokens (--tokens FILE)")]
     Open {
         /// The address.
@@ -124,7 +124,7 @@ pub(crate) struct Inner {
     /// Who keeps which job, if several share them.
     pub(crate) ownership: Option<OwnershipTable>,
     jobs: RwLock<BTreeMap<String, Arc<JobHandle>>>,
-    /// For whoever watches the collector itself.
+    /// For those who watch the collector itself.
     log: fn(&str),
     /// Locked as long as we live, so that nobody else writes to the folder.
     _lock: File,
@@ -144,7 +144,7 @@ impl Collector {
         fs::create_dir_all(&path).map_err(data)?;
         let lock = File::create(path.join("lock")).map_err(data)?;
         let begun = Instant::now();
-        // The kernel takes the lock from whoever dies: a kill leaves nothing to clear away.
+        // The kernel takes the lock from a process that dies: a kill leaves nothing to clear away.
         while let Err(error) = lock.try_lock() {
             match error {
                 fs::TryLockError::Error(source) => return Err(data(source)),
@@ -436,7 +436,7 @@ impl Inner {
         fs::read_to_string(folder.join(page)).ok()
     }
 
-    /// Tells whoever watches the collector.
+    /// Tells those who watch the collector.
     pub(crate) fn tell(&self, what: &str) {
         (self.log)(what);
     }

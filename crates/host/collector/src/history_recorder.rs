@@ -1,5 +1,5 @@
 //! What stays of one job when it is over, beside its batches: its windows and incidents, with
-//! their dates, for whoever keeps them.
+//! their dates, for a caller that keeps them.
 
 use std::io;
 use std::sync::Arc;

@@ -55,7 +55,7 @@ pub(crate) enum NotTaken {
     Broken,
 }
 
-/// Whoever panicked with it, what is behind the lock is whole.
+/// Whichever thread panicked with it, what is behind the lock is whole.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -303,8 +303,8 @@ impl JobHandle {
         }
     }
 
-    /// Writes down what is to be said of a job that is over, however often that is tried. Whoever
-    /// has the `way` to its thread waits for that.
+    /// Writes down what is to be said of a job that is over, however often that is tried. A holder
+    /// of the `way` to its thread waits for that.
     fn end<'a>(
         &'a self,
         inner: &Inner,

@@ -273,8 +273,8 @@ fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// OpenMetrics as Prometheus' older text format, for whoever does not ask for the new one: there
-/// counters are announced by the name their samples have.
+/// OpenMetrics as Prometheus' older text format, for a client that does not ask for the new one:
+/// there counters are announced by the name their samples have.
 pub(crate) fn classic(openmetrics: &str) -> String {
     let counters: Vec<&str> = openmetrics
         .lines()

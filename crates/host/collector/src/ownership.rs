@@ -208,7 +208,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every free job is taken by exactly one, whoever looks, if anybody has room.
+        /// Every free job is taken by exactly one, in whatever order they look, if any has room.
         #[test]
         fn collectors_that_see_the_same_take_each_job_once(
             view in any_view(), reported in btree_map("[a-h]", 1_u64..9, 0..8)

@@ -1,4 +1,4 @@
-//! Reads the batches of one job from the bus, and hands them to whoever keeps the job.
+//! Reads the batches of one job from the bus, and hands them to the worker that keeps the job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ pub(crate) async fn read(
             inner.metrics.refused("gap");
         }
         held.set_behind(is_behind);
-        // What waits is not on disk yet: whoever takes the job over must read it again.
+        // What waits is not on disk yet: the collector that takes the job over must read it again.
         if early.is_empty() {
             position.store(reached, Ordering::Relaxed);
         }
@@ -144,7 +144,7 @@ async fn hand_all(inner: &Arc<Inner>, held: &Arc<JobHandle>, round: &mut Round) 
                 inner.metrics.refused("malformed");
                 continue;
             };
-            // Whoever reads the bus can wait, also for a thread of the job that is gone.
+            // The reader of the bus can wait, also for a thread of the job that is gone.
             let answer = answered
                 .await
                 .unwrap_or_else(|_| BatchOutcome::Full("the job is not kept any more".to_owned()));

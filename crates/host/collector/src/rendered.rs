@@ -44,7 +44,7 @@ impl Rendered {
         held: &Arc<JobHandle>,
         render: fn(&Job) -> String,
     ) -> Option<RenderedPage> {
-        // Held until it is made: whoever else asks meanwhile gets the same page.
+        // Held until it is made: others who ask meanwhile get the same page.
         let mut made = self.0.lock().await;
         if let Some(made) = made.as_ref() {
             if held.is_in_memory() && made.version == held.version() {

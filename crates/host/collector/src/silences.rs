@@ -101,7 +101,7 @@ impl Silences {
     pub(crate) fn add(&self, silence: Silence, now_s: u64) -> io::Result<Option<Silence>> {
         let mut known = self.known();
         let mut new = known.clone();
-        // Counted with those that are over: whoever ends one of them must not end another.
+        // Counted with those that are over: ending one of them must not end another.
         let id = new.iter().map(|silence| silence.id).max().unwrap_or(0) + 1;
         new.retain(|silence| silence.until_s > now_s);
         if new.len() >= MOST {

@@ -138,7 +138,7 @@ async fn accept(
             let mut first = [0];
             match stream.peek(&mut first).await {
                 Ok(1) if first != [HANDSHAKE] => refuse(&mut stream).await,
-                // Whoever does not agree knows why; we need not.
+                // A client that does not agree knows why; we need not.
                 Ok(1) => {
                     if let Ok(stream) = acceptor.accept(stream).await {
                         place.send((stream, address));

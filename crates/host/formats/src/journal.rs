@@ -69,7 +69,7 @@ impl JournalWriter {
     /// Begins a recording at `path`, compressed if its name ends in `.gz` or `.zst`.
     ///
     /// # Errors
-    /// What the operating system says, or that it is a pipe: whoever reads that too slowly would
+    /// What the operating system says, or that it is a pipe: a slow reader would
     /// hold up the writer.
     pub fn create(path: &Path, job: &str) -> io::Result<Self> {
         if fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {

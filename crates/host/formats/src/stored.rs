@@ -228,7 +228,8 @@ impl<R: Read> StoredJob<R> {
             return Ok(Some((entry, None)));
         };
         if head.bytes > LONGEST_BATCH_BYTES {
-            // An entry without its batch is not whole: whoever cuts the file off cuts before it.
+            // An entry without its batch is not whole: a reader that cuts the file off cuts before
+            // it.
             self.whole_bytes -= bytes;
             return Err(StoredError::Damaged(format!(
                 "a batch of {} bytes",

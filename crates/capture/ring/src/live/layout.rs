@@ -176,7 +176,7 @@ const _: () = {
 };
 
 /// How far an operation is: bit 63 once it is enqueued, 31 bits for the flows it has begun,
-/// 32 for those that are done. One word, so that whoever completes it knows.
+/// 32 for those that are done. One word, so that the thread that completes it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationProgress(pub(crate) u64);
 

@@ -5,8 +5,8 @@ use model::{Block, DeviceWindow, Side, StageId, median};
 use super::{Excess, Piece, PieceCell, QueueRow};
 use crate::replay::{last_arrivals, prefixes};
 
-/// Shares of what a host is ever ahead at a place from which its queue may be full: of one that is on
-/// time, and of one that is late, which seldom fills it. Ours.
+/// Shares of what a host is ever ahead at a place from which its queue may be full: of one that is
+/// on time, and of one that is late, which seldom fills it. Ours.
 const FULL_SHARES: [f64; 2] = [0.5, 0.8];
 /// Share of what a host seems to work while its queue is full that is taken for work. Ours: its
 /// device is what holds it up, and it does not hold its device up with half of it.
@@ -217,8 +217,8 @@ impl Apart {
             is_loader,
         } = here;
         let most = self.ahead[boundary] as f64;
-        // A host whose queue is full waits as long as its device does, and for an unknown part of what
-        // it seems to work. Nothing is launched while data is loaded.
+        // A host whose queue is full waits as long as its device does, and for an unknown part of
+        // what it seems to work. Nothing is launched while data is loaded.
         let is_full: Vec<bool> = (0..known.len())
             .map(|rank| {
                 let share = FULL_SHARES[usize::from(host_late[rank])];
@@ -243,7 +243,7 @@ impl Apart {
                 },
             )
             .collect();
-        // What hosts take is at most this: whoever waits for its queue seems to work.
+        // What hosts take is at most this: a host that waits for its queue seems to work.
         let mut punctual_s: Vec<f64> = hosts_s
             .iter()
             .zip(host_late)

@@ -1,4 +1,4 @@
-//! What is to be said at once to whoever watches a job.
+//! What is to be said at once to those who watch a job.
 
 use std::collections::VecDeque;
 

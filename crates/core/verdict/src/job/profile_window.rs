@@ -17,7 +17,7 @@ impl Job {
         if !self.escalation.may_order(now, last_at) {
             return None;
         }
-        // Whoever is suspected is why it is slower.
+        // The suspects are why it is slower.
         let slower = self.escalation.take_slower();
         let suspects = match self.suspects() {
             Some(suspects) => suspects,

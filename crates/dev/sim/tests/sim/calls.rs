@@ -76,7 +76,7 @@ fn a_rank_is_overdue_once_those_beside_it_have_gone_on() {
     assert!(ahead_s > 5.0 * late_s, "{halt:?}");
 }
 
-/// Whoever was at work when logs were cut off may have gone on.
+/// A rank that was at work when logs were cut off may have gone on.
 #[test]
 fn a_rank_that_may_still_be_at_work_is_not_said_to_hang() {
     let mut job = job(1, Scheme::GPipe, 6);

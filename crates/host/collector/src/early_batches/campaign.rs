@@ -1,8 +1,9 @@
 //! Three collectors that share one job of a bus, all of them played: the stream, the clock, the
 //! disks, kills and agents.
 //!
-//! Whoever keeps the job, and whatever happens to them, the verdict is that of a job nothing
-//! happened to. `LAGGARD_TEST_FAULTS` sets the number of jobs, `LAGGARD_TEST_SEED` the first.
+//! Whichever collector keeps the job, and whatever happens to it, the verdict is that of a job
+//! nothing happened to. `LAGGARD_TEST_FAULTS` sets the number of jobs, `LAGGARD_TEST_SEED` the
+//! first.
 
 use std::fmt::Write;
 
@@ -17,7 +18,8 @@ use crate::worker::tests::{
 const COLLECTORS: usize = 3;
 /// Longer than a collector may be silent before its jobs are taken from it.
 const CUT_OFF: u32 = 12;
-/// As the bus's sessions do: whoever goes on with a job reads from so long before what it has.
+/// As the bus's sessions do: a collector that goes on with a job reads from so long before what it
+/// has.
 const READ_AGAIN_S: u64 = 60;
 
 /// What stands in the stream; `None` is damaged.
@@ -208,7 +210,7 @@ fn play(batches: &[PlayedBatch], whole: &str, seed: u64) {
             collectors[keeper].read(&stream, now, &mut random);
         }
     }
-    // Whoever kept it last, and then each of them after a start from its own copy.
+    // The last keeper, and then each of them after a start from its own copy.
     let mut check = |collector: &mut PlayedCollector| {
         collector.played.disk = PlayedDisk::Fine;
         while collector.read < stream.arrivals.len() || !collector.early.is_empty() {

@@ -39,8 +39,8 @@ pub(crate) struct Outbox {
     wake: SyncSender<()>,
 }
 
-/// Drops what waits of jobs that had not ended when we did: whoever keeps them now reads them from
-/// their beginning, and writes all of it.
+/// Drops what waits of jobs that had not ended when we did: the collector that keeps them now reads
+/// them from their beginning, and writes all of it.
 pub(crate) fn drop_unended(data: &Path) -> io::Result<()> {
     for job in there(fs::read_dir(data.join(FOLDER)))?
         .into_iter()

@@ -326,7 +326,7 @@ pub(crate) fn again(sent: &PlayedBatch) -> PlayedBatch {
     PlayedBatch::of(&inputs, false)
 }
 
-/// Plays a job with faults; what happened, for whoever has to find out why it failed.
+/// Plays a job with faults; what happened, to find out why it failed.
 fn play(batches: &[PlayedBatch], whole: &str, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut played = Played::new();

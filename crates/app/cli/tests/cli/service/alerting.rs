@@ -1,4 +1,4 @@
-//! Messages of incidents: none is lost, whoever is away.
+//! Messages of incidents: none is lost, whichever side is away.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! Collectors that share the jobs of a bus: whoever dies, nothing is lost, nothing counts twice.
+//! Collectors that share the jobs of a bus: if one dies, nothing is lost, nothing counts twice.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -550,7 +550,7 @@ fn a_job_that_has_had_its_room_is_read_no_more_and_that_is_counted_once() {
     sleep(Duration::from_secs(3));
     assert_eq!(refused(), before, "it is tried again and again");
     assert_eq!(job(&server)["ranks"], 4);
-    // Whoever gives it room reads on.
+    // Once it has room, it reads on.
     drop(server);
     let server = bus.collector(&data);
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));

@@ -1,5 +1,5 @@
-//! Whatever faults hit collectors that share the jobs of a bus, the bus, and who sends to it: nothing is
-//! lost, nothing counts twice, and the verdict is that of a job without faults.
+//! Whatever faults hit collectors that share the jobs of a bus, the bus, and who sends to it:
+//! nothing is lost, nothing counts twice, and the verdict is that of a job without faults.
 //!
 //! `LAGGARD_TEST_FAULTS=500` for the whole campaign; a few without it.
 
@@ -108,7 +108,7 @@ impl Trial<'_> {
         alive[self.random.random_range(0..alive.len())]
     }
 
-    /// Whoever keeps the job, or anybody if that is not known.
+    /// The collector that keeps the job, or any of them if that is not known.
     fn keeper(&mut self) -> usize {
         let any = self.any();
         let keeper = self.servers[any].as_ref().and_then(keeper);
@@ -174,7 +174,8 @@ impl Trial<'_> {
                 self.raw(known, &batches[known]);
                 self.faults.repeated += 1;
             }
-            // An agent that has deregistered is not started anew: that would be another start of the job.
+            // An agent that has deregistered is not started anew: that would be another start of
+            // the job.
             9 if at + 2 < batches.len() => {
                 self.raw(at + 1, &batches[at + 1]);
                 self.faults.early += 1;
@@ -285,7 +286,7 @@ fn run_trial(recorded: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
         .iter()
         .flatten()
         .for_each(|server| trial.check(server));
-    // It is the same for whoever comes back.
+    // It is the same for a collector that comes back.
     for place in 0..COLLECTORS {
         trial.start_again(place);
     }

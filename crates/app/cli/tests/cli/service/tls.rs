@@ -1,5 +1,5 @@
-//! TLS of a collector, of those who tell and ask it, and of whom it tells: who cannot prove who they
-//! are is told nothing.
+//! TLS of a collector, of those who tell and ask it, and of whom it tells: who cannot prove who
+//! they are is told nothing.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -127,7 +127,7 @@ fn who_trusts_the_authority_tells_and_asks_as_without_tls() {
     let authority = Authority::new(folder.path(), "right");
     let server = server(folder.path(), Some(&authority.pair("127.0.0.1")));
     assert!(server.url.starts_with("https://"), "{}", server.url);
-    // Whoever does not agree on a connection keeps nobody waiting.
+    // A client that never finishes its handshake keeps nobody waiting.
     let address = server.url.strip_prefix("https://").expect("https");
     let _slow = std::net::TcpStream::connect(address).expect("a connection");
     let receiver = Receiver::Collector {
