@@ -71,6 +71,11 @@ impl Source {
         !matches!(self, Self::Snapshot | Self::Inspector | Self::Calls)
     }
 
+    /// Whether they are what ranks marked in loops of their own, live or recorded.
+    pub fn has_marks(self) -> bool {
+        matches!(self, Self::Run | Self::Marks)
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use model::{
-    Announcement, DeviceTime, DevicesSeen, Mark, RankNs, Side, Source, StageId, VerdictNote,
-};
+use model::{Announcement, DeviceTime, DevicesSeen, Mark, RankNs, Side, StageId, VerdictNote};
 use steps::runs_from;
 
 use super::Job;
@@ -80,7 +78,7 @@ impl Job {
     /// out. Only hosts that run in a loop of their own are looked at: not what others recorded.
     pub(super) fn hosts_may_run_ahead(&self) -> bool {
         let stages = &self.detectors.stages;
-        self.source == Source::Marks
+        self.source.has_marks()
             && stages.devices.hosts_may_run_ahead()
             && stages.tracker.findings(self.context()).is_empty()
     }
@@ -88,9 +86,11 @@ impl Job {
     /// Ranks that are alone in their roles and were compared with nobody, of hosts that run in a loop
     /// of their own.
     pub(super) fn uncompared_ranks(&self) -> Vec<u32> {
-        let is_live = matches!(self.source, Source::Marks | Source::Run);
         let ranks = self.detectors.stages.across.uncompared();
-        ranks.into_iter().filter(|_| is_live).collect()
+        ranks
+            .into_iter()
+            .filter(|_| self.source.has_marks())
+            .collect()
     }
 
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.

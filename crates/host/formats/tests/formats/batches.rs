@@ -12,9 +12,13 @@ use proptest::prelude::*;
 use protocol::BatchHead;
 use verdict::{HostMerger, Settings};
 
+fn path(job: &str) -> PathBuf {
+    let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata");
+    testdata.join(format!("{job}.jsonl.zst"))
+}
+
 fn inputs(job: &str) -> Vec<Input> {
-    let jobs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
-    match load(&jobs.join(format!("{job}.jsonl.zst")), Limits::default()) {
+    match load(&path(job), Limits::default()) {
         Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
         other => panic!("no journal: {other:?}"),
     }
@@ -52,10 +56,15 @@ fn alone(inputs: Vec<Input>) -> Verdict {
 
 #[test]
 fn one_host_is_heard_as_its_recording_is_read() {
-    for job in ["data", "none", "two"] {
-        let jobs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
-        let path = jobs.join(format!("{job}.jsonl.zst"));
-        let mut replayed = load(&path, Limits::default())
+    for job in [
+        "jobs/data",
+        "jobs/none",
+        "jobs/two",
+        "late/rank1_device_never",
+        "late/three_faults_never",
+        "late/none_after",
+    ] {
+        let mut replayed = load(&path(job), Limits::default())
             .unwrap()
             .replay("job", Settings::default())
             .verdict();
@@ -80,7 +89,7 @@ proptest! {
         sizes in prop::collection::vec((any::<bool>(), 1_usize..4000), 4..40),
         ahead_s in 0_i64..100_000,
     ) {
-        let all = inputs("data");
+        let all = inputs("jobs/data");
         let ahead_ns = ahead_s * 1_000_000_000;
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for mut input in all.iter().cloned() {
@@ -124,7 +133,7 @@ proptest! {
 
 #[test]
 fn a_batch_is_read_as_it_was_packed_and_damage_is_refused() {
-    let inputs: Vec<Input> = inputs("data").into_iter().take(500).collect();
+    let inputs: Vec<Input> = inputs("jobs/data").into_iter().take(500).collect();
     let mut lines = Vec::new();
     for input in &inputs {
         input_line(input, &mut lines).unwrap();
