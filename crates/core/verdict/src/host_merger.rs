@@ -266,7 +266,11 @@ impl HostMerger {
     }
 
     fn release(&mut self, watermark: RankNs) {
-        while let Some((_, place)) = self.heads.pop_first() {
+        while let Some(head) = self.heads.first().copied()
+            && head.0 <= watermark
+        {
+            self.heads.remove(&head);
+            let (_, place) = head;
             // Up to where the next host has something to tell.
             let next = self
                 .heads
@@ -286,9 +290,6 @@ impl HostMerger {
                 continue;
             };
             self.heads.insert((at, place));
-            if at > watermark {
-                return;
-            }
         }
     }
 

@@ -75,6 +75,25 @@ fn a_job_hangs_only_up_to_where_every_host_has_spoken() {
 }
 
 #[test]
+fn all_that_every_host_is_past_is_taken() {
+    let issue = |rank, at_s| {
+        let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, at_s);
+        let mark = Mark {
+            at: RankNs(at_s * SECOND),
+            step: 40,
+            on_loop_thread: true,
+            event: Event::CollectiveIssue(sum),
+        };
+        Input::Mark { rank, mark }
+    };
+    let mut merger = two_hosts();
+    merger.take(batch("a", 12, vec![issue(0, 3), issue(0, 12)]));
+    merger.take(batch("b", 8, vec![issue(1, 5), issue(1, 7)]));
+    let left: Vec<RankNs> = merger.heads.iter().map(|(at, _)| *at).collect();
+    assert_eq!(left, [RankNs(12 * SECOND)]);
+}
+
+#[test]
 fn one_host_that_has_reported_its_stacks_does_not_end_the_wait_for_the_others() {
     let mut merger = two_hosts();
     merger.take(batch("b", 12, Vec::new()));
