@@ -93,7 +93,7 @@ impl Job {
         self.tell_cost(&ordered);
         let steps = (
             u64::from(ordered.first_step),
-            u64::from(ordered.last_step()) - 1,
+            u64::from(ordered.last_step()).saturating_sub(1),
         );
         let without_core = ordered.profiled.iter();
         let without_core = without_core
