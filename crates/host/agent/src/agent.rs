@@ -503,15 +503,16 @@ impl Agent {
             settings,
             listeners,
             job,
+            reader,
             ..
         } = &mut self;
         let profiles = std::mem::take(profiles);
         profiles.finish(settings, probes, &mut |input| keep(listeners, job, input));
         probes.tell(&mut |input| keep(listeners, job, input));
-        let faults = self.reader.faults();
+        let faults = reader.faults();
         if faults > 0 {
             let text = format!("the probes counted {faults} faults of their own");
-            self.job.take(Input::Note { text });
+            keep(listeners, job, Input::Note { text });
         }
         let mut is_delivered = true;
         if let Some(uplink) = self.listeners.uplink {
@@ -608,5 +609,23 @@ mod tests {
         let hang = "hang since step 40: rank 1 never entered ALLREDUCE #47 of group default \
                     (ranks 0,2 wait in it)";
         assert!(lines.iter().any(|line| line.contains(hang)), "{lines:?}");
+    }
+
+    #[test]
+    fn a_recording_says_that_probes_failed_as_the_verdict_does() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let ring = RingWriter::create(&directory, &Identity::default(), 64).unwrap();
+        ring.count_fault();
+        ring.count_fault();
+        let recording = root.path().join("job.jsonl");
+        let mut agent = Agent::new(directory, "job", Settings::default());
+        agent.record(JournalWriter::create(&recording, "job").unwrap());
+        agent.poll(Instant::now());
+        let (job, _) = agent.finish();
+        let said = "the probes counted 2 faults of their own";
+        assert!(job.verdict().notes.iter().any(|note| note == said));
+        let recorded = std::fs::read_to_string(recording).unwrap();
+        assert!(recorded.contains(said), "{recorded}");
     }
 }
