@@ -70,6 +70,8 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     let snapshot = job.source == Source::Snapshot;
     let seen = if snapshot {
         "one moment".to_owned()
+    } else if job.source == Source::Log {
+        "what they printed".to_owned()
     } else if job.source == Source::Inspector {
         "completed collectives".to_owned()
     } else if job.source == Source::Calls {

@@ -9,6 +9,8 @@ pub enum Conclusion {
     NothingStuck,
     /// Of timed collectives: nobody is late, none became slow.
     NothingTimed,
+    /// A job died, and what it printed does not tell of what.
+    NothingTold,
     /// Too little was recorded.
     TooLittleSeen,
     /// Some rank was late, and which one is unknown.
@@ -35,6 +37,8 @@ impl Verdict {
             .is_some_and(|it| it.iteration_s == 0.0);
         Some(if job.source == Source::Snapshot {
             Conclusion::NothingStuck
+        } else if job.source == Source::Log {
+            Conclusion::NothingTold
         } else if job.source == Source::Inspector {
             Conclusion::NothingTimed
         } else if job.analysed_steps == 0 || is_untimed {

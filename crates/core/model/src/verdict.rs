@@ -53,6 +53,8 @@ pub enum Source {
     StageMatrix,
     /// What is known of one moment, without steps: Flight Recorder dumps, stacks, replies of RAS.
     Snapshot,
+    /// What a job printed before it died, without steps.
+    Log,
     /// Collectives that ended and how long they took, without steps: logs of NCCL Inspector.
     Inspector,
     /// Calls of NCCL, without steps.
@@ -68,7 +70,10 @@ pub enum Source {
 impl Source {
     /// Whether the records are of steps.
     pub fn has_steps(self) -> bool {
-        !matches!(self, Self::Snapshot | Self::Inspector | Self::Calls)
+        !matches!(
+            self,
+            Self::Snapshot | Self::Log | Self::Inspector | Self::Calls
+        )
     }
 
     /// Whether they are what ranks marked in loops of their own, live or recorded.
@@ -84,6 +89,7 @@ impl Source {
             Self::Marks => "marks",
             Self::StageMatrix => "stage-matrix",
             Self::Snapshot => "snapshot",
+            Self::Log => "log",
             Self::Inspector => "inspector",
             Self::Calls => "calls",
             Self::Kineto => "kineto",

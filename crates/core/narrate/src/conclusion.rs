@@ -8,6 +8,12 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "no rank is constantly late and no communicator became slow",
         ),
+        Conclusion::NothingTold => (
+            "No verdict",
+            "what was printed does not tell which rank the others waited for; Flight Recorder dumps \
+             of all ranks would (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
+             TORCH_NCCL_TRACE_BUFFER_SIZE), or laggard run",
+        ),
         Conclusion::TooLittleSeen => ("No verdict", "too little was recorded"),
         Conclusion::Ambiguous => ("Nothing found", "which rank is late is unknown"),
         Conclusion::DevicesUnseen => (

@@ -169,7 +169,8 @@ impl Job {
     fn nothing_analysed(&self) -> Option<VerdictNote> {
         if self.placement.seen().is_empty() {
             let is_known = self.detectors.collectives.hangs.has_spoken()
-                || self.detectors.calls.has_requests();
+                || self.detectors.calls.has_requests()
+                || self.source == Source::Log;
             return (!is_known).then_some(VerdictNote::NoTraining);
         }
         let is_due = self.accounting.steps() == 0.0
