@@ -14,12 +14,13 @@ pub(crate) fn headline(killed: &KilledRank) -> String {
         wait,
     } = killed;
     let mut text = match signal {
-        Some(signal) => {
-            let name = name(*signal);
-            format!("rank {rank} was killed by signal {signal}{name} in step {step}")
-        }
-        None => format!("rank {rank} ended abruptly in step {step}"),
+        Some(signal) => format!("rank {rank} was killed by signal {signal}{}", name(*signal)),
+        None => format!("rank {rank} ended abruptly"),
     };
+    // A log does not know of steps.
+    if *step > 0 {
+        text += &format!(" in step {step}");
+    }
     if let Some(wait) = wait {
         let were = if wait.entered.len() == 1 {
             "was"
@@ -50,6 +51,6 @@ fn name(signal: i32) -> &'static str {
 
 pub(crate) fn fact(signal: Option<i32>) -> Worded {
     let values = signal.map(|signal| ("signal", f64::from(signal)));
-    let text = "its process ended without closing its ring".to_owned();
+    let text = "its process did not end in good order".to_owned();
     Worded::new("killed", text, values.as_slice())
 }

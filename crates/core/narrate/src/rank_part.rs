@@ -23,7 +23,10 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         }
         RankPart::Stack => format!("look at the stack of {who}"),
         RankPart::UnseenHosts => {
-            format!("look at what laggard reports on the hosts of {who}, and at the network there")
+            format!(
+                "look at what {who} printed, at what laggard reports on the hosts there, and at the \
+                 network"
+            )
         }
         RankPart::Branches => {
             "compare the lines of code of the sides, and what each chose its branch by".to_owned()
