@@ -75,7 +75,9 @@ pub(crate) fn for_each_job(
         let mut taken = Ok(());
         let load_one = |file: &Path, read: &AtomicU64| Loaded::read(file, meta, settings, read);
         load_all(&files, load_one, |file, loaded| {
-            let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
+            // Of a bare name it is empty, and would leave the job without one.
+            let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).to_owned();
             match loaded {
                 Ok(Loaded::Ranks(ranks)) => {
                     traces.entry(folder).or_insert_with(Vec::new).extend(ranks);
