@@ -33,7 +33,7 @@ enum PartContent {
     Inspector(InspectorLog),
     Calls(CallLog),
     Requests(RequestLog),
-    Watchdog(WatchdogLog),
+    Watchdog(Box<WatchdogLog>),
 }
 
 #[derive(Deserialize)]
@@ -142,7 +142,7 @@ impl SnapshotPart {
 
     /// What a job printed, of which PyTorch's NCCL watchdog is a part.
     pub(crate) fn watchdog(log: WatchdogLog) -> Self {
-        Self(PartContent::Watchdog(log))
+        Self(PartContent::Watchdog(Box::new(log)))
     }
 
     /// Reads a log of NCCL calls.
@@ -197,23 +197,27 @@ impl Snapshot {
         let logs: Vec<&InspectorLog> = self.inspector_logs().collect();
         let replies: Vec<&RasReply> = self.replies().collect();
         let calls = self.call_logs().count() + self.request_logs().count();
+        // Dumps say the same as logs, and more of it.
+        let printed: Vec<&WatchdogLog> = match self.dumps().next() {
+            None => self.watchdog_logs().collect(),
+            Some(_) => Vec::new(),
+        };
         let source = match (logs.len(), calls) {
             (_, calls) if calls == self.0.len() => Source::Calls,
             (timed, _) if timed == self.0.len() => Source::Inspector,
+            _ if !printed.is_empty() => Source::Log,
             _ => Source::Snapshot,
         };
         let mut job = Job::new(id, source, settings);
         self.tell_calls(&mut job);
         let group = self.tell_dumps(&mut job);
-        // Dumps say the same, and more of it.
-        let printed: Vec<&WatchdogLog> = match group {
-            0 => self.watchdog_logs().collect(),
-            _ => Vec::new(),
-        };
-        let group = watchdog_log::report(&printed, group, &mut |input| job.take(input));
-        let group = launched::tell(&replies, group, &mut |input| job.take(input));
+        let reported = watchdog_log::report(&printed, group, &mut |input| job.take(input));
+        let group = launched::tell(&replies, reported.group, &mut |input| job.take(input));
         // In the order of a live job: that it stands still, stacks of its ranks, that they are all.
-        job.take(Input::SnapshotComplete);
+        // Where a rank has ended, the others stand still for that.
+        if !reported.has_death {
+            job.take(Input::SnapshotComplete);
+        }
         for (rank, stack) in self.stacks() {
             job.take(Input::Stack {
                 rank,
@@ -330,7 +334,7 @@ impl Snapshot {
 
     fn watchdog_logs(&self) -> impl Iterator<Item = &WatchdogLog> {
         self.0.iter().filter_map(|SnapshotPart(what)| match what {
-            PartContent::Watchdog(log) => Some(log),
+            PartContent::Watchdog(log) => Some(&**log),
             _ => None,
         })
     }

@@ -1,30 +1,30 @@
-//! What a dead job has printed: lines of PyTorch's NCCL watchdog, among whatever else.
+//! What a dead job has printed: lines of PyTorch's NCCL watchdog and of torchrun, among whatever else.
 //!
 //! Ranks print how many collectives of a group they have enqueued and how many have completed when
 //! one of them times out. A log is partial and unordered: who printed first proves nothing, and of a
 //! rank that printed nothing nothing is known.
 //!
 //! # Source
-//! `ProcessGroupNCCL.cpp` of PyTorch 2.3 to 2.15; docs/formats.md shows the lines.
+//! `ProcessGroupNCCL.cpp` of PyTorch 1.12 to 2.15, `torch/distributed/elastic`; docs/formats.md shows
+//! the lines, and what was read of logs of other people's jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead};
 
-use model::{InFlight, Input, fold_ranks};
+use model::{CollectiveOp, InFlight, Input, fold_ranks};
 
-/// Ranks of a job; a larger number is a line that is damaged.
-const MAX_RANKS: u32 = 100_000;
+mod ended;
+mod record;
+mod said;
+
+use ended::{Summary, how};
+use record::Records;
+use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
+
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
-/// Errors of ranks that are quoted, and characters of each.
-const MAX_ERRORS: usize = 8;
-const MAX_ERROR_CHARS: usize = 200;
-/// Names of errors that follow from the end of another rank.
-const CONSEQUENCES: [&str; 3] = ["DistBackendError", "DistNetworkError", "NCCL"];
-/// Where the watchdog says again, without a rank of the job, what ended its process.
-const REPEATS: &str = "terminated with exception";
-/// What torchrun's agent says before it starts all ranks anew.
-const RESTARTS: &str = "will restart worker group";
+/// Of each kind of what is only told of: errors, addresses, timeouts of a rank.
+const MAX_TOLD: usize = 8;
 
 /// A log of one rank or of several.
 #[derive(Clone, Debug, Default)]
@@ -32,129 +32,211 @@ pub(crate) struct WatchdogLog {
     groups: BTreeMap<String, LoggedGroup>,
     /// All ranks that printed anything.
     ranks: BTreeSet<u32>,
-    /// What raised on a rank of its own.
-    errors: BTreeMap<u32, String>,
-    /// The collective that timed out last on a rank, as long as no line has named its group: its
-    /// number and kind.
-    timeouts: BTreeMap<u32, (u64, String)>,
+    /// What timed out on a rank, as long as no line has named its group.
+    timeouts: BTreeMap<u32, BTreeSet<Work>>,
+    /// Whether something timed out on a rank that no line names.
+    timed_out_somewhere: bool,
+    /// What raised on a rank of its own, and whether its device did.
+    errors: BTreeMap<u32, (String, bool)>,
+    /// Ranks whose watchdog does not get on itself.
+    stuck: BTreeSet<u32>,
+    differing: Vec<[Fingerprint; 2]>,
+    lost_peers: BTreeSet<String>,
+    summary: Summary,
     earlier_starts: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct LoggedGroup {
     name: Option<String>,
+    /// Whether its key stands for other groups on other ranks, as before PyTorch 2.4.
+    is_of_process: bool,
     ranks: BTreeMap<u32, LoggedRank>,
 }
 
 /// How far a rank came in a group, by its last line.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct LoggedRank {
-    enqueued: u64,
-    completed: u64,
+    /// Its place in the group, if that is known.
+    place: Option<u32>,
+    progress: Progress,
     /// The collective that timed out on it.
-    timed_out: Option<(u64, String)>,
+    timed_out: Option<Work>,
 }
 
-/// `[PG ID 0 PG GUID 0(default_pg) Rank 8]`, and how it was written before.
-struct GroupPrefix<'a> {
-    key: &'a str,
-    name: Option<&'a str>,
-    rank: u32,
+/// What was told of logs.
+pub(crate) struct Reported {
+    /// The next number that is free for a group.
+    pub(crate) group: u32,
+    /// Whether a rank has ended for a reason of its own: what others wait in follows from it.
+    pub(crate) has_death: bool,
 }
 
 impl WatchdogLog {
-    /// Reads a log; `None` if no watchdog has printed anything.
+    /// Reads a log; `None` if neither a watchdog nor a launcher has printed anything.
     ///
     /// # Errors
     /// What the reader says.
     pub(crate) fn read(mut reader: impl BufRead) -> io::Result<Option<Self>> {
         let (mut log, mut line) = (Self::default(), Vec::new());
+        let mut records = Records::default();
         loop {
             let block = reader.fill_buf()?;
             // Text has none: whatever this is need not be read to its end.
             if block.is_empty() || memchr::memchr(0, block).is_some() {
                 break;
             }
-            let end = memchr::memchr(b'\n', block);
+            // A progress bar prints over itself.
+            let end = memchr::memchr2(b'\n', b'\r', block);
             let part = &block[..end.unwrap_or(block.len())];
             let kept = part.len().min(MAX_LINE_BYTES - line.len());
             line.extend_from_slice(&part[..kept]);
             let read = part.len() + usize::from(end.is_some());
             reader.consume(read);
             if end.is_some() {
-                log.line(&String::from_utf8_lossy(line.trim_ascii_end()));
+                let text = String::from_utf8_lossy(&line);
+                records.line(&text, &mut |record| log.take(record));
                 line.clear();
             }
         }
-        log.line(&String::from_utf8_lossy(&line));
-        let is_one = !log.groups.is_empty() || !log.timeouts.is_empty();
-        Ok(is_one.then_some(log))
+        // What a log was cut off in may end in half a number.
+        let text = String::from_utf8_lossy(&line);
+        let whole = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        records.line(whole, &mut |record| log.take(record));
+        records.end(&mut |record| log.take(record));
+        Ok((!log.is_empty()).then_some(log))
     }
 
-    fn line(&mut self, line: &str) {
-        if line.contains(RESTARTS) {
+    fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+            && self.timeouts.is_empty()
+            && !self.timed_out_somewhere
+            && self.errors.is_empty()
+            && self.stuck.is_empty()
+            && self.differing.is_empty()
+            && self.lost_peers.is_empty()
+            && self.summary.ended.is_empty()
+            && self.summary.on_host.is_none()
+    }
+
+    fn take(&mut self, record: &str) {
+        if self.summary.take(record) {
+            let summary = std::mem::take(&mut self.summary);
             self.start_anew();
+            self.earlier_starts = self.earlier_starts.max(1);
+            self.summary = summary;
         }
-        let printed_by = printed_by(line);
-        self.ranks.extend(printed_by);
-        if line.contains(REPEATS) {
-            return;
-        }
-        if let Some(work) = after(
-            line,
-            "Watchdog caught collective operation timeout: WorkNCCL(",
-        ) {
-            // Before PyTorch 2.2 the rank in its group is all there is: in the default group it is
-            // the rank of the job, and the line that names the group follows.
-            let in_group = after(line, "[Rank ").and_then(|rest| number_before(rest, "]"));
-            let number = after(work, "SeqNum=").and_then(|rest| number_before(rest, ","));
-            let op = after(work, "OpType=").and_then(|rest| rest.split([',', ')']).next());
-            if let Some(((rank, number), op)) = printed_by.or(in_group).zip(number).zip(op) {
-                self.timeouts.insert(rank, (number, op.to_owned()));
+        match said(record) {
+            Some(Said::Restarts) => self.start_anew(),
+            Some(Said::OfWatchdog(rank)) => _ = self.ranks.insert(rank),
+            Some(Said::TimedOutSomewhere) => self.timed_out_somewhere = true,
+            Some(Said::Stuck(rank)) => {
+                self.ranks.insert(rank);
+                self.stuck.insert(rank);
             }
-        } else if let Some((enqueued, completed)) = progress(line)
-            && let Some(group) = group_prefix(line)
-        {
-            let rank = printed_by.or_else(|| (group.key == "0").then_some(group.rank));
-            if let Some(rank) = rank.filter(|rank| *rank < MAX_RANKS) {
-                self.place(rank, &group, enqueued, completed);
+            Some(Said::LostPeer(peer)) if self.lost_peers.len() < MAX_TOLD => {
+                self.lost_peers.insert(peer);
             }
-        } else if let (Some(rank), Some(error)) = (printed_by, raised(line))
-            && self.errors.len() < MAX_ERRORS
-        {
-            self.errors.entry(rank).or_insert(error);
+            Some(Said::Differ(both)) => {
+                self.ranks.extend(both.iter().map(|it| it.rank));
+                if self.differing.len() < MAX_TOLD && !self.differing.contains(&both) {
+                    self.differing.push(both);
+                }
+            }
+            Some(Said::Raised {
+                rank,
+                error,
+                of_device,
+            }) => {
+                self.ranks.insert(rank);
+                if self.errors.len() < MAX_TOLD {
+                    self.errors.entry(rank).or_insert((error, of_device));
+                }
+            }
+            Some(Said::CameTo {
+                rank,
+                group,
+                progress,
+            }) => self.place(rank, group, progress),
+            None | Some(Said::LostPeer(_)) => {}
+            Some(Said::TimedOut { rank, group, work }) => {
+                self.ranks.insert(rank);
+                match group {
+                    Some(group) if work.number > 0 => self.place_timeout(rank, group, &work),
+                    _ => self.time_out(rank, work),
+                }
+            }
         }
     }
 
-    fn place(&mut self, rank: u32, group: &GroupPrefix<'_>, enqueued: u64, completed: u64) {
+    fn time_out(&mut self, rank: u32, work: Work) {
+        let is_placed = self
+            .groups
+            .values()
+            .filter_map(|group| group.ranks.get(&rank))
+            .any(|it| it.timed_out.as_ref() == Some(&work));
+        let works = self.timeouts.entry(rank).or_default();
+        if !is_placed && works.len() < MAX_TOLD {
+            works.insert(work);
+        }
+        if works.is_empty() {
+            self.timeouts.remove(&rank);
+        }
+    }
+
+    fn place(&mut self, rank: u32, group: GroupRank, progress: Progress) {
         let known = self
             .groups
-            .get(group.key)
+            .get(&group.key)
             .and_then(|it| it.ranks.get(&rank));
         // Numbers only grow while a process lives.
-        if known.is_some_and(|known| enqueued < known.enqueued) {
+        if known.is_some_and(|known| progress.enqueued < known.progress.enqueued) {
             self.start_anew();
         }
         self.ranks.insert(rank);
-        let logged = self.groups.entry(group.key.to_owned()).or_default();
-        if let Some(name) = group.name {
-            logged.name = Some(name.to_owned());
-        }
-        let of_rank = logged.ranks.entry(rank).or_default();
-        (of_rank.enqueued, of_rank.completed) = (enqueued, completed);
+        let of_rank = self.groups.entry(group.key.clone()).or_default();
+        let of_rank = of_rank.rank(rank, group, progress);
+        of_rank.progress = progress;
         // One that is not under way in this group timed out in another.
-        if self
-            .timeouts
-            .get(&rank)
-            .is_some_and(|(number, _)| (completed + 1..=enqueued).contains(number))
+        let under_way = progress.completed + 1..=progress.enqueued;
+        if let Some(works) = self.timeouts.get_mut(&rank)
+            && let Some(work) = works.iter().find(|it| under_way.contains(&it.number))
         {
-            of_rank.timed_out = self.timeouts.remove(&rank);
+            let work = work.clone();
+            works.remove(&work);
+            if works.is_empty() {
+                self.timeouts.remove(&rank);
+            }
+            of_rank.timed_out = Some(work);
+        }
+    }
+
+    /// A rank gave up an operation of a group, and how far it came may not have been printed.
+    fn place_timeout(&mut self, rank: u32, group: GroupRank, work: &Work) {
+        let least = Progress {
+            enqueued: work.number,
+            completed: work.number - 1,
+        };
+        let of_rank = self.groups.entry(group.key.clone()).or_default();
+        let of_rank = of_rank.rank(rank, group, least);
+        let Progress {
+            enqueued,
+            completed,
+        } = of_rank.progress;
+        if (completed + 1..=enqueued).contains(&work.number) {
+            of_rank.timed_out = Some(work.clone());
+        }
+        if let Some(works) = self.timeouts.get_mut(&rank) {
+            works.remove(work);
+            if works.is_empty() {
+                self.timeouts.remove(&rank);
+            }
         }
     }
 
     /// What was printed of an earlier start says nothing about this one.
     fn start_anew(&mut self) {
-        if !self.groups.is_empty() || !self.timeouts.is_empty() {
+        if !self.is_empty() {
             let earlier_starts = self.earlier_starts + 1;
             *self = Self {
                 earlier_starts,
@@ -162,50 +244,155 @@ impl WatchdogLog {
             };
         }
     }
-}
 
-/// Says what logs of one job show; `group` is the first number that is free for a group, returned is
-/// the next.
-pub(crate) fn report(logs: &[&WatchdogLog], mut group: u32, take: &mut dyn FnMut(Input)) -> u32 {
-    let mut groups: BTreeMap<&str, LoggedGroup> = BTreeMap::new();
-    let ranks: BTreeSet<u32> = logs.iter().flat_map(|log| &log.ranks).copied().collect();
-    for log in logs {
-        for (key, logged) in &log.groups {
-            let known = groups.entry(key).or_default();
-            known.name = known.name.take().or_else(|| logged.name.clone());
-            known.ranks.extend(logged.ranks.clone());
+    /// Logs of one job together.
+    fn merged(logs: &[&Self]) -> Self {
+        let mut all = Self::default();
+        for log in logs {
+            for (key, logged) in &log.groups {
+                let known = all.groups.entry(key.clone()).or_default();
+                known.name = known.name.take().or_else(|| logged.name.clone());
+                known.is_of_process |= logged.is_of_process;
+                known.ranks.extend(logged.ranks.clone());
+            }
+            all.ranks.extend(&log.ranks);
+            all.timeouts.extend(log.timeouts.clone());
+            all.timed_out_somewhere |= log.timed_out_somewhere;
+            all.errors.extend(log.errors.clone());
+            all.stuck.extend(&log.stuck);
+            all.differing.extend(log.differing.clone());
+            all.lost_peers.extend(log.lost_peers.clone());
+            all.summary.ended.extend(log.summary.ended.clone());
+            all.summary.on_host = all.summary.on_host.or(log.summary.on_host);
+            all.earlier_starts = all.earlier_starts.max(log.earlier_starts);
         }
-        for text in log.notes() {
-            take(Input::Note { text });
-        }
+        all.adopt();
+        all
     }
-    for (key, logged) in groups {
-        let mut members: Vec<u32> = logged.ranks.keys().copied().collect();
-        // All of a job are in its default group, also those that printed nothing of it.
-        if key == "0" {
-            members = ranks
-                .last()
-                .map_or(Vec::new(), |last| (0..=*last).collect());
-            let silent: Vec<u32> = members
-                .iter()
-                .filter(|rank| !logged.ranks.contains_key(rank))
-                .copied()
-                .collect();
-            if !silent.is_empty() {
-                let plural = if silent.len() == 1 { "" } else { "s" };
-                let text = format!(
-                    "rank{plural} {} printed no line of the watchdog: which collectives they \
-                     entered is not known",
-                    fold_ranks(&silent)
-                );
-                take(Input::Note { text });
+
+    /// Puts ranks whose line with the group is missing beside those that timed out in the same.
+    fn adopt(&mut self) {
+        let mut placed = Vec::new();
+        for (rank, works) in &self.timeouts {
+            for work in works.iter().filter(|work| work.number > 0) {
+                let mut same = self.groups.iter().filter(|(_, group)| {
+                    let mut others = group.ranks.values();
+                    !group.ranks.contains_key(rank)
+                        && others.any(|it| match &it.timed_out {
+                            Some(timed_out) => timed_out == work,
+                            None => it.waits_in() == Some(work.number),
+                        })
+                });
+                if let (Some((key, _)), None) = (same.next(), same.next()) {
+                    placed.push((*rank, key.clone(), work.clone()));
+                }
             }
         }
-        let name = match &logged.name {
-            Some(name) => name.trim_end_matches("_pg").to_owned(),
-            None if key == "0" => "default".to_owned(),
-            None => format!("group_{key}"),
+        for (rank, key, work) in placed {
+            if let Some(works) = self.timeouts.get_mut(&rank) {
+                works.remove(&work);
+            }
+            let group = self.groups.entry(key).or_default();
+            group.ranks.entry(rank).or_insert_with(|| LoggedRank {
+                place: None,
+                progress: Progress {
+                    enqueued: work.number,
+                    completed: work.number - 1,
+                },
+                timed_out: Some(work),
+            });
+        }
+        self.timeouts.retain(|_, works| !works.is_empty());
+    }
+
+    /// Ranks of which it was printed how far they came, or what timed out.
+    fn counted(&self) -> BTreeSet<u32> {
+        let placed = self.groups.values().flat_map(|group| group.ranks.keys());
+        placed.chain(self.timeouts.keys()).copied().collect()
+    }
+
+    /// The rank that ended for a reason of its own, and the signal that killed it, if one did.
+    fn death(&self) -> Option<(u32, Option<i32>)> {
+        let counted = self.counted();
+        // Who waits in a collective that timed out has ended for it.
+        let waits = |rank: u32| counted.contains(&rank) || self.stuck.contains(&rank);
+        let first = self.summary.first();
+        if let Some((first, with_it)) = &first
+            && let Some(signal) = first.killed_by()
+            && with_it.is_empty()
+            && !waits(first.rank)
+        {
+            return Some((first.rank, Some(signal)));
+        }
+        let mut own = self
+            .errors
+            .iter()
+            .filter(|(rank, (_, of_device))| *of_device || !waits(**rank))
+            .map(|(rank, _)| *rank);
+        let (rank, None) = (own.next()?, own.next()) else {
+            return None;
         };
+        first
+            .is_none_or(|(first, _)| first.rank == rank)
+            .then_some((rank, None))
+    }
+}
+
+/// Says what logs of one job show; `group` is the first number that is free for a group.
+pub(crate) fn report(
+    logs: &[&WatchdogLog],
+    mut group: u32,
+    take: &mut dyn FnMut(Input),
+) -> Reported {
+    let log = WatchdogLog::merged(logs);
+    let death = log.death();
+    let dead = death.map(|(rank, _)| rank);
+    let counted = log.counted();
+    // Nobody knows what a rank that ended had entered.
+    let unknown: Vec<u32> = log
+        .ranks
+        .last()
+        .map_or(Vec::new(), |last| (0..=*last).collect())
+        .into_iter()
+        .filter(|rank| !counted.contains(rank) && Some(*rank) != dead)
+        .collect();
+    let is_waited =
+        !log.timeouts.is_empty() || log.groups.values().any(|it| it.waits_in().is_some());
+    let mut notes = log.notes();
+    for (key, logged) in &log.groups {
+        let mut members: BTreeSet<u32> = logged.ranks.keys().copied().collect();
+        let name = logged.name(key);
+        // All of a job are in its default group. What ranks that were heard of elsewhere have
+        // entered of it is not known either, but the others do not wait for nobody knows whom.
+        if key == "0" {
+            members.extend(&unknown);
+        }
+        if let Some(why) = logged.incomparable() {
+            notes.push(format!("group {name}: {why}"));
+            continue;
+        }
+        if let Some(number) = logged.waits_in() {
+            let known = ranks(logged.ranks.keys());
+            if dead.is_some() {
+                let op = logged
+                    .ops(number)
+                    .next()
+                    .map_or("collective", |work| &*work.op);
+                let waiting = logged
+                    .ranks
+                    .iter()
+                    .filter(|(_, it)| it.waits_in() == Some(number));
+                notes.push(format!(
+                    "waiting in {op} #{number} of group {name}: {}",
+                    ranks(waiting.map(|(rank, _)| rank))
+                ));
+            } else if key != "0" || members.len() == 1 {
+                notes.push(format!(
+                    "of group {name} only {known} printed anything: others may be in it, and may not \
+                     have entered #{number}"
+                ));
+            }
+        }
         take(Input::Group {
             group,
             name,
@@ -214,32 +401,72 @@ pub(crate) fn report(logs: &[&WatchdogLog], mut group: u32, take: &mut dyn FnMut
         logged.enter(group, take);
         group += 1;
     }
-    // Ranks in collectives of one number and kind may be in one group, and no others are in it.
-    let mut unplaced: BTreeMap<&(u64, String), Vec<u32>> = BTreeMap::new();
-    for (rank, timed_out) in logs.iter().flat_map(|log| &log.timeouts) {
-        unplaced.entry(timed_out).or_default().push(*rank);
+    // Ranks in collectives of one number and kind may be in one group, and no others are in it. What
+    // a rank entered first it waits in.
+    let mut unplaced: BTreeMap<&Work, Vec<u32>> = BTreeMap::new();
+    for (rank, works) in &log.timeouts {
+        if let Some(first) = works.iter().find(|work| work.number > 0) {
+            unplaced.entry(first).or_default().push(*rank);
+        }
     }
-    for ((number, op), members) in unplaced {
+    for (work, members) in unplaced {
         take(Input::Group {
             group,
             name: "unknown".to_owned(),
             members: members.iter().copied().collect(),
         });
         for rank in members {
-            take(entered(rank, group, *number, op, false));
+            take(entered(rank, group, work.number, Some(work), false));
         }
         group += 1;
     }
-    group
+    for both in &log.differing {
+        let [one, other] = both;
+        if one.work.number != other.work.number || one.work == other.work {
+            continue;
+        }
+        take(Input::Group {
+            group,
+            name: "unknown".to_owned(),
+            members: both.iter().map(|it| it.rank).collect(),
+        });
+        for it in both {
+            take(entered(
+                it.rank,
+                group,
+                it.work.number,
+                Some(&it.work),
+                false,
+            ));
+        }
+        group += 1;
+    }
+    if is_waited && !unknown.is_empty() {
+        notes.push(format!(
+            "how far {} came was not printed: whether what others wait in was entered there is not \
+             known",
+            ranks(&unknown)
+        ));
+    }
+    for text in notes {
+        take(Input::Note { text });
+    }
+    if let Some((rank, signal)) = death {
+        take(Input::Killed { rank, signal });
+    }
+    Reported {
+        group,
+        has_death: death.is_some(),
+    }
 }
 
-fn entered(rank: u32, group: u32, number: u64, op: &str, completed: bool) -> Input {
+fn entered(rank: u32, group: u32, number: u64, work: Option<&Work>, completed: bool) -> Input {
     Input::Entered {
         rank,
         group,
         number,
-        op: op.trim_start_matches('_').to_owned(),
-        detail: String::new(),
+        op: work.map_or(String::new(), |work| work.op.clone()),
+        detail: work.map_or(String::new(), |work| work.detail.clone()),
         completed,
         in_flight: if completed {
             InFlight::Unknown
@@ -250,40 +477,126 @@ fn entered(rank: u32, group: u32, number: u64, op: &str, completed: bool) -> Inp
 }
 
 impl LoggedGroup {
+    /// What is known of a rank in it, `progress` if nothing was.
+    fn rank(&mut self, rank: u32, group: GroupRank, progress: Progress) -> &mut LoggedRank {
+        self.name = group.name.or(self.name.take());
+        self.is_of_process |= !group.is_global;
+        self.ranks.entry(rank).or_insert(LoggedRank {
+            place: Some(group.rank),
+            progress,
+            timed_out: None,
+        })
+    }
+
+    fn name(&self, key: &str) -> String {
+        match &self.name {
+            Some(name) => name.trim_end_matches("_pg").to_owned(),
+            None if key == "0" => "default".to_owned(),
+            None => key.to_owned(),
+        }
+    }
+
+    /// The collective in question: the first that a rank waits in.
+    fn waits_in(&self) -> Option<u64> {
+        self.ranks.values().filter_map(LoggedRank::waits_in).min()
+    }
+
+    /// What ranks say that timed out as the collective of this number.
+    fn ops(&self, number: u64) -> impl Iterator<Item = &Work> {
+        let works = self.ranks.values().filter_map(|it| it.timed_out.as_ref());
+        works.filter(move |work| work.number == number)
+    }
+
+    /// Why counts of its ranks do not tell who is behind.
+    fn incomparable(&self) -> Option<String> {
+        const ONE_BY_ONE: [&str; 3] = ["SEND", "RECV", "COALESCED"];
+        let waits_in = self.waits_in()?;
+        let mut ops = self.ranks.values().filter_map(|it| it.timed_out.as_ref());
+        if let Some(work) = ops.find(|it| ONE_BY_ONE.contains(&&*it.op)) {
+            return Some(format!(
+                "{} timed out in {} #{}: each rank counts sends and receives for itself, and who is \
+                 behind cannot be compared",
+                ranks(self.ranks.keys()),
+                work.op,
+                work.number
+            ));
+        }
+        let places: Vec<(u32, u32)> = self
+            .ranks
+            .iter()
+            .filter_map(|(rank, it)| Some((*rank, it.place?)))
+            .collect();
+        let are_in_order = places.windows(2).all(|it| it[0].1 < it[1].1);
+        let are_of_all = places.iter().all(|(rank, place)| rank == place);
+        if !are_in_order || (self.is_of_process && places.len() > 1 && !are_of_all) {
+            return Some(format!(
+                "several groups of {} have this number, and who is behind cannot be compared",
+                ranks(self.ranks.keys())
+            ));
+        }
+        let joins_all = self
+            .ops(waits_in)
+            .all(|work| CollectiveOp::from_name(&work.op).joins_all());
+        let ahead = self
+            .ranks
+            .iter()
+            .filter(|(_, it)| it.progress.completed > waits_in);
+        let ahead: Vec<u32> = ahead.map(|(rank, _)| *rank).collect();
+        if ahead.is_empty() || !joins_all {
+            return None;
+        }
+        let waiting = self.ranks.iter().filter_map(|(rank, it)| {
+            let number = it.waits_in()?;
+            let op = it.timed_out.as_ref().map_or("", |work| &*work.op);
+            Some(format!("rank {rank} waits in {op} #{number}"))
+        });
+        Some(format!(
+            "{}; {} completed later ones than the first of these, which all of a group must enter: \
+             these ranks have called different collectives, or do not count alike",
+            waiting.collect::<Vec<_>>().join(", "),
+            ranks(&ahead)
+        ))
+    }
+
     /// Who is in the collective that has not ended: the first that a rank waits in. Hosts run on, so
     /// that one which has enqueued more is not ahead of one which has enqueued that. Where nobody
     /// waits, ranks that printed at different times differ without any fault.
     fn enter(&self, group: u32, take: &mut dyn FnMut(Input)) {
-        let Some(waited_in) = self
-            .ranks
-            .values()
-            .filter(|rank| rank.completed < rank.enqueued)
-            .map(|rank| rank.completed + 1)
-            .min()
-        else {
+        let Some(waited_in) = self.waits_in() else {
             return;
         };
-        let op = self
-            .ranks
-            .values()
-            .filter_map(|rank| rank.timed_out.as_ref())
-            .find(|(number, _)| *number == waited_in)
-            .map(|(_, op)| op);
+        let own = |it: &LoggedRank| it.timed_out.clone().filter(|it| it.number == waited_in);
+        let said: BTreeSet<Work> = self.ranks.values().filter_map(own).collect();
         for (rank, logged) in &self.ranks {
-            let number = waited_in.min(logged.enqueued);
+            let number = waited_in.min(logged.progress.enqueued);
+            let completed = logged.progress.completed >= number;
+            let own = own(logged);
             if number == 0 {
+                // The first collective of a group that has none yet: it is not in it.
+                take(entered(*rank, group, 0, None, true));
                 continue;
             }
-            let own = logged
-                .timed_out
+            // A rank does not say what it has enqueued, only what timed out. Where ranks differ
+            // nobody knows what the others have.
+            if own.is_none() && said.len() > 1 && number == waited_in {
+                continue;
+            }
+            let work = own
                 .as_ref()
-                .filter(|(timed_out, _)| *timed_out == number);
-            // A rank does not say what it has enqueued, only what timed out.
-            let op = own.map(|(_, op)| op).or(op);
-            let completed = logged.completed >= number;
-            let op = op.map_or("", String::as_str);
-            take(entered(*rank, group, number, op, completed));
+                .or(said.first())
+                .filter(|_| number == waited_in);
+            take(entered(*rank, group, number, work, completed));
         }
+    }
+}
+
+impl LoggedRank {
+    fn waits_in(&self) -> Option<u64> {
+        let Progress {
+            enqueued,
+            completed,
+        } = self.progress;
+        (completed < enqueued).then_some(completed + 1)
     }
 }
 
@@ -293,15 +606,58 @@ impl WatchdogLog {
         let mut notes: Vec<String> = self
             .errors
             .iter()
-            .map(|(rank, error)| format!("rank {rank} raised: {error}"))
+            .map(|(rank, (error, _))| format!("rank {rank} raised: {error}"))
             .collect();
-        if !self.timeouts.is_empty() {
-            let ranks = fold_ranks(&self.timeouts.keys().copied().collect::<Vec<_>>());
+        if let Some((first, with_it)) = self.summary.first() {
+            let also = if with_it.is_empty() {
+                String::new()
+            } else {
+                format!("; {} ended in the same second", ranks(&with_it))
+            };
             notes.push(format!(
-                "collectives of ranks {ranks} timed out and no line names their group, which \
-                 PyTorch 2.3 and later do: who is behind cannot be compared"
+                "torchrun saw rank {} end first, {}{also}",
+                first.rank,
+                how(first.code)
+            ));
+        } else if let Some((rank, code)) = self.summary.on_host {
+            notes.push(format!(
+                "torchrun saw the process with local rank {rank} of its host end first, {}: its \
+                 summary, which would give the rank in the job, is not in this log",
+                how(code)
             ));
         }
+        if self.summary.first().is_none() && !self.summary.ended.is_empty() {
+            notes.push(format!(
+                "torchrun saw {} end, and which rank was the first is not in this log",
+                ranks(
+                    &self
+                        .summary
+                        .ended
+                        .iter()
+                        .map(|it| it.rank)
+                        .collect::<BTreeSet<u32>>()
+                )
+            ));
+        }
+        for rank in &self.stuck {
+            notes.push(format!(
+                "the watchdog of rank {rank} got stuck itself: a call of CUDA or NCCL does not return \
+                 there, or a thread keeps the GIL"
+            ));
+        }
+        for peer in &self.lost_peers {
+            notes.push(format!(
+                "a rank lost the connection to a process at {peer}, which ended before: the output of \
+                 that process tells why"
+            ));
+        }
+        for [one, other] in &self.differing {
+            notes.push(format!(
+                "PyTorch compared ranks {} and {} and found that they call different collectives",
+                one.rank, other.rank
+            ));
+        }
+        self.timeout_notes(&mut notes);
         if self.earlier_starts > 0 {
             notes.push(format!(
                 "the log has {} starts of the job: the last is analysed",
@@ -310,213 +666,74 @@ impl WatchdogLog {
         }
         notes
     }
+
+    /// Of collectives that timed out and are of no group that is known.
+    fn timeout_notes(&self, notes: &mut Vec<String>) {
+        let of = |is_numbered: bool| {
+            let with = self.timeouts.iter().filter(move |(_, works)| {
+                works.iter().any(|work| (work.number > 0) == is_numbered)
+            });
+            with.map(|(rank, _)| *rank).collect::<Vec<u32>>()
+        };
+        let (numbered, others) = (of(true), of(false));
+        if !others.is_empty() {
+            notes.push(format!(
+                "collectives of {} timed out, and PyTorch before 1.13 does not number them: who is \
+                 behind cannot be compared",
+                ranks(&others)
+            ));
+        }
+        if !numbered.is_empty() {
+            notes.push(format!(
+                "collectives of {} timed out and no line names their group, which PyTorch 2.3 and \
+                 later do: who is behind cannot be compared",
+                ranks(&numbered)
+            ));
+        }
+        if self.timed_out_somewhere && self.timeouts.is_empty() && self.groups.is_empty() {
+            notes.push("a collective timed out, and no line names the rank".to_owned());
+        }
+        self.unlike(notes);
+    }
+
+    /// Timeouts of one number and unlike kinds, which may be of one group.
+    fn unlike(&self, notes: &mut Vec<String>) {
+        let placed = self.groups.values().flat_map(|group| &group.ranks);
+        let placed = placed.filter_map(|(rank, it)| Some((it.timed_out.as_ref()?, *rank)));
+        let unplaced: Vec<(&Work, u32)> = self
+            .timeouts
+            .iter()
+            .flat_map(|(rank, works)| works.iter().map(|work| (work, *rank)))
+            .filter(|(work, _)| work.number > 0)
+            .collect();
+        let all: BTreeSet<(&Work, u32)> = placed.chain(unplaced.iter().copied()).collect();
+        let numbers: BTreeSet<u64> = unplaced.iter().map(|(work, _)| work.number).collect();
+        for number in numbers {
+            let mut kinds: BTreeMap<&Work, Vec<u32>> = BTreeMap::new();
+            for (work, rank) in all.iter().filter(|(work, _)| work.number == number) {
+                kinds.entry(work).or_default().push(*rank);
+            }
+            if kinds.len() > 1 {
+                let each = kinds
+                    .iter()
+                    .map(|(work, of)| format!("{} in {} {}", ranks(of), work.op, work.detail))
+                    .map(|text| text.trim_end().to_owned());
+                notes.push(format!(
+                    "{} timed out, all as #{number}: if they are of one group, its ranks called \
+                     different collectives",
+                    each.collect::<Vec<_>>().join(", ")
+                ));
+            }
+        }
+    }
 }
 
-/// Collectives that a rank has enqueued and completed; -1 is none.
-fn progress(line: &str) -> Option<(u64, u64)> {
-    let [enqueued, completed] = ["ast enqueued ", "ast completed "].map(|word| {
-        let rest = after(line, word)?;
-        let number = after(rest, "work: ")?;
-        let length = number
-            .find(|c: char| !c.is_ascii_digit() && c != '-')
-            .unwrap_or(number.len());
-        let number: i64 = number[..length].parse().ok()?;
-        Some(u64::try_from(number).unwrap_or(0))
-    });
-    // The host notices late that a collective has ended, never that it was enqueued.
-    enqueued
-        .zip(completed)
-        .filter(|(enqueued, completed)| completed <= enqueued)
-}
-
-/// The rank of the job in `[rank8]:`, which other brackets may stand before.
-fn printed_by(line: &str) -> Option<u32> {
-    line.match_indices("[rank")
-        .find_map(|(at, word)| number_before(&line[at + word.len()..], "]"))
-        .filter(|rank| *rank < MAX_RANKS)
-}
-
-fn group_prefix(line: &str) -> Option<GroupPrefix<'_>> {
-    let inside = after(line, "[PG ")?.split(']').next()?;
-    let (group, rank) = inside.rsplit_once("Rank ")?;
-    let group = after(group, "GUID ").unwrap_or(group).trim();
-    let (key, name) = match group.split_once('(') {
-        Some((key, name)) => (key.trim(), Some(name.trim_end_matches(')'))),
-        None => (group, None),
-    };
-    Some(GroupPrefix {
-        key,
-        name: name.filter(|name| !name.is_empty() && *name != "undefined"),
-        rank: rank.parse().ok()?,
-    })
-}
-
-/// The last line of a traceback, `RuntimeError: why`, unless it is what follows from the end of
-/// another rank.
-fn raised(line: &str) -> Option<String> {
-    let (_, text) = line.split_once("]: ")?;
-    let (kind, why) = text.split_once(": ")?;
-    let kind = kind.rsplit('.').next().unwrap_or(kind);
-    let is_kind = kind.chars().all(char::is_alphanumeric)
-        && (kind.ends_with("Error") || kind.ends_with("Exception"));
-    let follows = CONSEQUENCES
-        .iter()
-        .any(|it| kind.contains(it) || why.contains(it));
-    let quoted = why.chars().take(MAX_ERROR_CHARS).collect::<String>();
-    (is_kind && !follows).then(|| format!("{kind}: {quoted}"))
-}
-
-fn after<'a>(text: &'a str, word: &str) -> Option<&'a str> {
-    text.split_once(word).map(|(_, after)| after)
-}
-
-fn number_before<T: std::str::FromStr>(text: &str, end: &str) -> Option<T> {
-    text.split_once(end)?.0.parse().ok()
+/// Ranks as a subject.
+fn ranks<'a>(ranks: impl IntoIterator<Item = &'a u32>) -> String {
+    let ranks: Vec<u32> = ranks.into_iter().copied().collect();
+    let plural = if ranks.len() == 1 { "" } else { "s" };
+    format!("rank{plural} {}", fold_ranks(&ranks))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> WatchdogLog {
-        WatchdogLog::read(text.as_bytes())
-            .unwrap()
-            .expect("lines of a watchdog")
-    }
-
-    #[test]
-    fn lines_of_all_versions_say_how_far_a_rank_came() {
-        let lines = [
-            (
-                "[PG 0 Rank 3] Timeout at NCCL work: 5, last enqueued NCCL work: 7, last completed \
-                 NCCL work: 4.",
-                None,
-            ),
-            (
-                "[rank3]:[E723 00:33:52.1 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank 3] \
-                 Exception (either an error or timeout) detected by watchdog at work: 5, last \
-                 enqueued NCCL work: 7, last completed NCCL work: 4.",
-                Some("default_pg"),
-            ),
-            (
-                "(Worker pid=7) [rank3]:[E1 0:0:0 ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID \
-                 0(default_pg) Rank 3]  failure detected by watchdog at work sequence id: 5 PG \
-                 status: last enqueued work: 7, last completed work: 4",
-                Some("default_pg"),
-            ),
-        ];
-        for (line, name) in lines {
-            let log = read(line);
-            let group = &log.groups["0"];
-            assert_eq!(group.name.as_deref(), name, "{line}");
-            let of_rank = &group.ranks[&3];
-            assert_eq!((of_rank.enqueued, of_rank.completed), (7, 4), "{line}");
-        }
-        let none = "[PG 0 Rank 3] last enqueued NCCL work: -1, last completed NCCL work: -1.";
-        assert_eq!(read(none).groups["0"].ranks[&3].enqueued, 0);
-        assert!(
-            WatchdogLog::read(&b"step 1 loss 2.3\n[rank0]: hello"[..])
-                .unwrap()
-                .is_none()
-        );
-    }
-
-    #[test]
-    fn a_group_of_some_ranks_has_the_ranks_of_the_job() {
-        let log = read(
-            "[rank9]:[E1 0:0:0 a.cpp:1] [Rank 1] Watchdog caught collective operation timeout: \
-             WorkNCCL(SeqNum=52229, OpType=_ALLGATHER_BASE, NumelIn=1) ran for 600 milliseconds\n\
-             [rank9]:[E1 0:0:0 a.cpp:2] [PG ID 4 PG GUID 17(EXPERT_GROUP) Rank 1]  failure detected \
-             by watchdog at work sequence id: 52229 PG status: last enqueued work: 52258, last \
-             completed work: 52228\n",
-        );
-        let group = &log.groups["17"];
-        assert_eq!(group.name.as_deref(), Some("EXPERT_GROUP"));
-        let timed_out = group.ranks[&9].timed_out.clone();
-        assert_eq!(timed_out, Some((52229, "_ALLGATHER_BASE".to_owned())));
-        assert!(log.timeouts.is_empty());
-    }
-
-    #[test]
-    fn what_ended_a_process_is_no_timeout_of_another_rank() {
-        let caught = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, \
-                      OpType=BROADCAST, NumelIn=1)";
-        let log = read(&format!(
-            "[rank9]: [Rank 1] {caught}\n\
-             [rank9]: [PG ID 4 PG GUID 17 Rank 1]  failure detected by watchdog at work sequence id: \
-             9 PG status: last enqueued work: 9, last completed work: 8\n\
-             what():  [PG ID 4 PG GUID 17 Rank 1] Process group watchdog thread terminated with \
-             exception: [Rank 1] {caught}\n\
-             [rank1]: [PG 0 Rank 1] last enqueued NCCL work: 50, last completed NCCL work: 50.\n"
-        ));
-        assert_eq!(log.groups["0"].ranks[&1].timed_out, None);
-        assert!(log.timeouts.is_empty());
-    }
-
-    #[test]
-    fn a_job_that_was_started_anew_is_judged_by_its_last_start() {
-        let line = |rank: u32, number: u64| {
-            format!(
-                "[rank{rank}]: [PG 0 Rank {rank}] last enqueued NCCL work: {number}, last completed \
-                 NCCL work: {}.\n",
-                number - 1
-            )
-        };
-        let log = read(&[line(0, 50), line(1, 50), line(0, 9)].concat());
-        assert_eq!(log.groups["0"].ranks.keys().collect::<Vec<_>>(), [&0]);
-        assert!(log.notes()[0].contains("2 starts"));
-        let log = read(
-            &[
-                &line(0, 5),
-                "agent: will restart worker group\n",
-                &line(1, 9),
-            ]
-            .concat(),
-        );
-        assert_eq!(log.groups["0"].ranks.keys().collect::<Vec<_>>(), [&1]);
-    }
-
-    #[test]
-    fn launchers_may_print_ranks_of_their_own_before() {
-        let log = read(
-            "(Worker[rank=9] pid=3) [rank9]:[E1 0:0:0 a.cpp:1] [PG ID 5 PG GUID 17(EXPERT) Rank 1] \
-             last enqueued NCCL work: 7, last completed NCCL work: 6.",
-        );
-        assert!(log.groups["17"].ranks.contains_key(&9));
-    }
-
-    #[test]
-    fn timeouts_of_a_group_that_no_line_names_are_a_hang_of_those_ranks() {
-        let caught = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, \
-                      OpType=_ALLGATHER_BASE, Timeout(ms)=1800000)";
-        let log = read(&format!("[Rank 0] {caught}\n[Rank 2] {caught}\n"));
-        let mut inputs = Vec::new();
-        report(&[&log], 3, &mut |input| inputs.push(input));
-        let entered = inputs.iter().filter(|it| {
-            matches!(it, Input::Entered { group: 3, number: 9, op, completed: false, .. }
-                if op == "ALLGATHER_BASE")
-        });
-        assert_eq!(entered.count(), 2);
-    }
-
-    #[test]
-    fn ranks_of_a_group_in_which_nobody_waits_are_not_compared() {
-        let log = read(
-            "[PG 0 Rank 0] last enqueued NCCL work: 62, last completed NCCL work: 62.\n\
-             [PG 0 Rank 1] last enqueued NCCL work: 61, last completed NCCL work: 61.\n",
-        );
-        let mut inputs = Vec::new();
-        report(&[&log], 0, &mut |input| inputs.push(input));
-        assert!(matches!(inputs.as_slice(), [Input::Group { group: 0, .. }]));
-    }
-
-    #[test]
-    fn errors_that_follow_from_another_rank_are_not_quoted() {
-        let log = read(
-            "[rank2]: ValueError: a batch of 0\n\
-             [rank1]: torch.distributed.DistBackendError: NCCL error in: a.cpp\n\
-             [PG 0 Rank 0] last enqueued NCCL work: 2, last completed NCCL work: 1.\n",
-        );
-        assert_eq!(log.notes(), ["rank 2 raised: ValueError: a batch of 0"]);
-    }
-}
+mod tests;

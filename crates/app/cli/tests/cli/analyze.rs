@@ -413,9 +413,23 @@ fn logs_of_dead_jobs_say_as_much_as_their_lines_do() {
             "behind",
             "rank 1 never entered BROADCAST #78 of group default",
         ),
+        ("silent", "CRITICAL  rank 1 ended abruptly\n"),
         (
-            "silent",
-            "wait in ALLREDUCE #78 of group default for rank 1, of which nothing is recorded here",
+            "killed",
+            "CRITICAL  rank 1 was killed by signal 9 (SIGKILL)\n",
+        ),
+        (
+            "folded",
+            "rank 1 never entered BROADCAST #78 of group default (ranks 0,2-3 wait in it)",
+        ),
+        (
+            "sizes",
+            "rank 2 entered ALLREDUCE (512 elements) where the others entered ALLREDUCE #78 of \
+             group default (1024 elements)",
+        ),
+        (
+            "idle",
+            "NO VERDICT  what was printed does not tell which rank the others waited for",
         ),
         (
             "device",

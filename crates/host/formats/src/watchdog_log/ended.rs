@@ -1,0 +1,192 @@
+//! Which processes ended how, as torchrun tells it.
+
+use super::record::squeezed;
+use super::said::{MAX_RANKS, number};
+
+/// Signals that end a process for the sake of another: a terminal's, an abort, a launcher's.
+const OF_OTHERS: [i32; 4] = [-1, -2, -6, -15];
+/// Characters of `2026-01-01_00:00:00`.
+const TIME_LEN: usize = 19;
+
+/// A process that torchrun saw end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) rank: u32,
+    /// Its exit code; below zero a signal.
+    pub(super) code: i32,
+    time: String,
+    pid: u64,
+    /// Whether torchrun calls it the first.
+    is_first: bool,
+}
+
+/// Reads torchrun's summary, line by line.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Summary {
+    pub(super) ended: Vec<Ended>,
+    /// The first that failed on a host, and its number on it, which may not be its rank.
+    pub(super) on_host: Option<(u32, i32)>,
+    time: String,
+    rank: Option<u32>,
+    is_first: bool,
+}
+
+impl Summary {
+    /// Takes a record; whether it shows that the job was started anew since an earlier summary.
+    pub(super) fn take(&mut self, record: &str) -> bool {
+        // Its lines are short, and most of a log's are others.
+        let is_of_summary = ["exitcode", "local_rank", "time  ", "Root Cause (first"];
+        if !is_of_summary.iter().any(|it| record.contains(it)) {
+            return false;
+        }
+        let said = squeezed(record);
+        let after = |word| said.split_once(word).map(|(_, rest)| rest);
+        if said.contains("RootCause(firstobservedfailure):") {
+            self.is_first = true;
+        } else if let Some(rest) = after("failed(exitcode:") {
+            let rank = after("local_rank:").and_then(number);
+            if let (Some(rank), Some(code), None) = (rank, exit_code(rest), self.on_host) {
+                self.on_host = Some((rank, code));
+            }
+        } else if let Some(rest) = after("rank:").filter(|rest| rest.contains("(local_rank:")) {
+            self.rank = number(rest).filter(|rank| *rank < MAX_RANKS);
+        } else if let Some(rest) = after("exitcode:").filter(|rest| rest.contains("(pid:")) {
+            if let (Some(rank), Some(code)) = (self.rank.take(), exit_code(rest)) {
+                let pid = after("(pid:").and_then(number).unwrap_or_default();
+                return self.end(rank, code, pid);
+            }
+        } else if let Some(time) = after("time:") {
+            self.time = time.chars().take(TIME_LEN).collect();
+        }
+        false
+    }
+
+    fn end(&mut self, rank: u32, code: i32, pid: u64) -> bool {
+        let is_first = std::mem::take(&mut self.is_first);
+        let is_again = self.ended.iter().any(|it| it.rank == rank && it.pid != pid);
+        if is_again {
+            self.ended.clear();
+        }
+        self.ended.push(Ended {
+            rank,
+            code,
+            time: self.time.clone(),
+            pid,
+            is_first,
+        });
+        is_again
+    }
+
+    /// The process that ended first, and those that ended by themselves in the same second.
+    pub(super) fn first(&self) -> Option<(&Ended, Vec<u32>)> {
+        // Each host's launcher tells of its own.
+        let first = self.ended.iter().filter(|it| it.is_first);
+        let first = first.min_by(|a, b| a.time.cmp(&b.time))?;
+        let with_it = self
+            .ended
+            .iter()
+            .filter(|it| it.rank != first.rank && it.by_itself() && it.time <= first.time)
+            .map(|it| it.rank)
+            .collect();
+        Some((first, with_it))
+    }
+}
+
+impl Ended {
+    /// The signal that killed it, unless one rank's signal follows from what another did.
+    pub(super) fn killed_by(&self) -> Option<i32> {
+        (self.code < 0 && !OF_OTHERS.contains(&self.code)).then_some(-self.code)
+    }
+
+    fn by_itself(&self) -> bool {
+        // Launchers end the others with these.
+        !matches!(self.code, -15 | -9)
+    }
+}
+
+/// How a process ended, in words.
+pub(super) fn how(code: i32) -> String {
+    match code {
+        -15 => "by signal 15 (SIGTERM)".to_owned(),
+        -11 => "by signal 11 (SIGSEGV)".to_owned(),
+        -9 => "by signal 9 (SIGKILL)".to_owned(),
+        -6 => "by signal 6 (SIGABRT), with which watchdogs end processes as well".to_owned(),
+        ..0 => format!("by signal {}", -i64::from(code)),
+        _ => format!("with exit code {code}"),
+    }
+}
+
+fn exit_code(text: &str) -> Option<i32> {
+    match text.strip_prefix('-') {
+        Some(signal) => number::<i32>(signal).map(|signal| -signal),
+        None => number(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(rank: u32, time: &str, code: i32, pid: u32) -> String {
+        format!(
+            "  time      : 2026-01-02_03:04:{time}\n  host      : a\n  rank      : {rank} (local_rank: \
+             {rank})\n  exitcode  : {code} (pid: {pid})\n"
+        )
+    }
+
+    fn read(text: &str) -> Summary {
+        let mut summary = Summary::default();
+        for line in text.lines() {
+            summary.take(line);
+        }
+        summary
+    }
+
+    #[test]
+    fn the_first_that_ended_is_torchruns_and_others_of_its_second_are_told() {
+        let root = "Root Cause (first observed failure):\n[0]:\n";
+        let summary = read(
+            &[
+                block(3, "07", 1, 13),
+                block(0, "38", -9, 10),
+                root.to_owned(),
+                block(1, "07", 1, 11),
+            ]
+            .concat(),
+        );
+        let (first, with_it) = summary.first().expect("a first one");
+        assert_eq!((first.rank, first.killed_by(), with_it), (1, None, vec![3]));
+        let summary = read(
+            &[
+                block(2, "09", -15, 12),
+                root.to_owned(),
+                block(1, "07", -9, 11),
+            ]
+            .concat(),
+        );
+        let (first, with_it) = summary.first().expect("a first one");
+        assert_eq!(
+            (first.rank, first.killed_by(), with_it),
+            (1, Some(9), vec![])
+        );
+    }
+
+    #[test]
+    fn the_summary_of_a_later_start_replaces_the_earlier() {
+        let root = "Root Cause (first observed failure):\n";
+        let of = |pid, rank| [root, &block(rank, "07", 1, pid)].concat();
+        let mut summary = read(&of(11, 6));
+        let again: Vec<bool> = of(12, 6).lines().map(|line| summary.take(line)).collect();
+        assert_eq!(again.iter().filter(|it| **it).count(), 1);
+        assert_eq!(summary.ended.len(), 1);
+    }
+
+    #[test]
+    fn a_number_on_a_host_is_no_rank() {
+        let summary = read(
+            "E0101 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank: \
+             3 (pid: 812) of binary: python",
+        );
+        assert_eq!((summary.on_host, summary.first()), (Some((3, -9)), None));
+    }
+}

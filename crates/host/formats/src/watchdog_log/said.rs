@@ -1,0 +1,473 @@
+//! What a record of a log says.
+
+use super::record::squeezed;
+
+/// Ranks of a job; a larger number is a line that is damaged.
+pub(super) const MAX_RANKS: u32 = 100_000;
+/// Characters of an error that are quoted.
+const MAX_ERROR_CHARS: usize = 200;
+/// Errors that follow from the end of another rank, or from a collective that was given up.
+const CONSEQUENCES: [&str; 12] = [
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "NCCL",
+    "gloo",
+    "onnection",
+    "roken pipe",
+    "ocket",
+    "imed out",
+    "imeout",
+    "DDP expects same model",
+    "monitoredBarrier",
+];
+
+/// What a process printed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// An operation took too long; which group it is of may not be said.
+    TimedOut {
+        rank: u32,
+        group: Option<GroupRank>,
+        work: Work,
+    },
+    /// How far a rank has come in a group.
+    CameTo {
+        rank: u32,
+        group: GroupRank,
+        progress: Progress,
+    },
+    /// The watchdog of a rank itself does not get on.
+    Stuck(u32),
+    /// A rank raised an error of its own.
+    Raised {
+        rank: u32,
+        error: String,
+        /// Whether its device did, which comes of no other rank.
+        of_device: bool,
+    },
+    /// A timeout, and nothing says of which rank.
+    TimedOutSomewhere,
+    /// The watchdog ran, and says nothing of what ranks do.
+    OfWatchdog(u32),
+    /// PyTorch compared what two ranks were about to do.
+    Differ([Fingerprint; 2]),
+    /// The other end of a connection has gone.
+    LostPeer(String),
+    /// The launcher starts all ranks anew.
+    Restarts,
+}
+
+/// An operation, as the watchdog writes it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Work {
+    /// 0 before PyTorch 1.13.
+    pub(super) number: u64,
+    pub(super) op: String,
+    /// Elements of what goes in, where all ranks must pass as many.
+    pub(super) detail: String,
+}
+
+/// Operations of a group that a rank has enqueued and completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) enqueued: u64,
+    pub(super) completed: u64,
+}
+
+/// `[PG ID 0 PG GUID 0(default_pg) Rank 8]`, and how it was written before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GroupRank {
+    pub(super) key: String,
+    pub(super) name: Option<String>,
+    /// The rank in the group.
+    pub(super) rank: u32,
+    /// Whether the key is the same on all ranks: before PyTorch 2.4 each counts its groups.
+    pub(super) is_global: bool,
+}
+
+/// What a rank was about to do, as `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    pub(super) rank: u32,
+    pub(super) work: Work,
+}
+
+/// What a record says; `None` of most.
+pub(super) fn said(record: &str) -> Option<Said> {
+    if record.contains("will restart worker group") {
+        return Some(Said::Restarts);
+    }
+    let rank = printed_by(record);
+    if record.contains("mismatch between collectives") {
+        return differ(&squeezed(record)).map(Said::Differ);
+    }
+    // Folds may part words.
+    if record.contains("ProcessGroupNCCL") || record.contains("[PG ") || record.contains("atchdog")
+    {
+        let said = squeezed(record);
+        if let Some(said) = of_watchdog(record, &said, rank) {
+            return Some(said);
+        }
+    }
+    if let Some((_, peer)) = record.split_once("Connection closed by peer [") {
+        return Some(Said::LostPeer(peer.split(']').next()?.to_owned()));
+    }
+    let (rank, error) = (rank?, raised(record)?);
+    let of_device = error.contains("CUDA error");
+    Some(Said::Raised {
+        rank,
+        error,
+        of_device,
+    })
+}
+
+fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said> {
+    let group = group_rank(said);
+    // Of the default group the place in it is the rank of the job; before PyTorch 2.2 the place
+    // in some group is all there is.
+    let of_default = group.as_ref().filter(|it| it.key == "0").map(|it| it.rank);
+    let in_some_group = || {
+        let is_named = group.is_some();
+        let (_, rest) = said.rsplit_once("[Rank").filter(|_| !is_named)?;
+        number(rest).filter(|_| rest[digits(rest)..].starts_with(']'))
+    };
+    let rank = printed_by
+        .or(of_default)
+        .or_else(in_some_group)
+        .filter(|rank| *rank < MAX_RANKS);
+    if let Some((_, work)) = said.split_once("Watchdogcaughtcollectiveoperationtimeout:WorkNCCL(") {
+        let work = work_of(work)?;
+        return Some(rank.map_or(Said::TimedOutSomewhere, |rank| Said::TimedOut {
+            rank,
+            group,
+            work,
+        }));
+    }
+    let rank = rank?;
+    if let Some((_, why)) = record.split_once("terminated with exception: ") {
+        // A timeout that was cut off is none of its own either.
+        let follows = CONSEQUENCES.iter().any(|it| why.contains(it)) || why.starts_with("[Rank");
+        return (!follows).then(|| Said::Raised {
+            rank,
+            error: quoted(why),
+            of_device: true,
+        });
+    }
+    if said.contains("gotstuckfor") {
+        return Some(Said::Stuck(rank));
+    }
+    if let (Some(group), Some(progress)) = (group, counts(said)) {
+        return Some(Said::CameTo {
+            rank,
+            group,
+            progress,
+        });
+    }
+    said.contains("ProcessGroupNCCL.cpp:")
+        .then_some(Said::OfWatchdog(rank))
+}
+
+/// `SeqNum=78, OpType=ALLREDUCE, NumelIn=1024, …`, without white space.
+fn work_of(text: &str) -> Option<Work> {
+    let op = text.split_once("OpType=")?.1.split([',', ')']).next()?;
+    let is_op = |it: &str| it.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_');
+    let op = op.trim_start_matches('_').to_owned();
+    let of = |name: &str| count(text.split_once(name)?.1);
+    let number = of("SeqNum=").unwrap_or(0);
+    let is_of_one_size = model::CollectiveOp::from_name(&op).is_of_one_size();
+    let detail = of("NumelIn=")
+        .filter(|_| is_of_one_size)
+        .map_or_else(String::new, |elements| format!("({elements} elements)"));
+    is_op(&op).then_some(Work { number, op, detail })
+}
+
+/// `RankNisrunningcollective:CollectiveFingerPrint(SequenceNumber=7,OpType=…,TensorShape=[…]`, twice.
+fn differ(said: &str) -> Option<[Fingerprint; 2]> {
+    let mut both = said.split("isrunningcollective:CollectiveFingerPrint(");
+    let [before, first, second] = [both.next()?, both.next()?, both.next()?];
+    let fingerprint = |before: &str, text: &str| {
+        let op = text.split_once("OpType=")?.1.split([',', ')']).next()?;
+        let shape = text
+            .split(")))")
+            .next()?
+            .split_once("TensorShape=")
+            .and_then(|(_, shape)| shape.split(']').next());
+        Some(Fingerprint {
+            rank: number(before.rsplit_once("Rank")?.1).filter(|rank| *rank < MAX_RANKS)?,
+            work: Work {
+                // The first may be 0, which stands for none.
+                number: count(text.split_once("SequenceNumber=")?.1)?.max(1),
+                op: op.trim_start_matches('_').to_owned(),
+                detail: shape.map_or_else(String::new, |shape| {
+                    format!("(shape {}])", shape.replace(',', ", "))
+                }),
+            },
+        })
+    };
+    Some([fingerprint(before, first)?, fingerprint(first, second)?])
+}
+
+/// What a rank has enqueued and completed, without white space; -1 is none.
+pub(super) fn counts(said: &str) -> Option<Progress> {
+    let after = |word: &str| Some(said.split_once(word)?.1.split_once("work:")?.1);
+    let of = |rest: &str| match rest.strip_prefix('-') {
+        Some(none) if digits(none) > 0 => Some(0),
+        _ => count(rest),
+    };
+    let enqueued = of(after("astenqueued")?)?;
+    let completed = after("astcompleted")?;
+    if completed.trim_start_matches('-').is_empty() {
+        return None;
+    }
+    if let Some(completed) = of(completed).filter(|completed| *completed <= enqueued) {
+        return Some(Progress {
+            enqueued,
+            completed,
+        });
+    }
+    // PyTorch 2.3 prints whatever is in its memory before anything has completed: what was not
+    // completed in time tells more.
+    let not_completed = after("imeoutatNCCL").or_else(|| after("watchdogat"))?;
+    let not_completed = count(not_completed).filter(|it| (1..=enqueued).contains(it))?;
+    Some(Progress {
+        enqueued,
+        completed: not_completed - 1,
+    })
+}
+
+/// The rank of the job in `[rank8]:`, which other brackets may stand before.
+fn printed_by(record: &str) -> Option<u32> {
+    record
+        .match_indices("[rank")
+        .find_map(|(at, word)| {
+            let rest = &record[at + word.len()..];
+            number(rest).filter(|_| rest[digits(rest)..].starts_with(']'))
+        })
+        .filter(|rank| *rank < MAX_RANKS)
+}
+
+fn group_rank(said: &str) -> Option<GroupRank> {
+    let inside = said.split_once("[PG")?.1.split(']').next()?;
+    let (group, rank) = inside.rsplit_once("Rank")?;
+    let (group, has_guid) = match group.split_once("GUID") {
+        Some((_, group)) => (group, true),
+        None => (group, false),
+    };
+    let (key, name) = match group.split_once('(') {
+        Some((key, name)) => (key, Some(name.trim_end_matches(')'))),
+        None => (group, None),
+    };
+    let name = name.filter(|name| !name.is_empty() && *name != "undefined");
+    Some(GroupRank {
+        key: key.to_owned(),
+        name: name.map(str::to_owned),
+        rank: rank.parse().ok()?,
+        is_global: has_guid || key == "0",
+    })
+}
+
+/// The last line of a traceback, `RuntimeError: why`, unless it follows from another rank.
+fn raised(record: &str) -> Option<String> {
+    let (_, text) = record.split_once("]: ")?;
+    let (kind, why) = text.split_once(": ")?;
+    let kind = kind.rsplit('.').next().unwrap_or(kind);
+    let is_kind = kind.chars().all(char::is_alphanumeric)
+        && (kind.ends_with("Error") || kind.ends_with("Exception"));
+    let follows = CONSEQUENCES
+        .iter()
+        .any(|it| kind.contains(it) || why.contains(it));
+    (is_kind && !follows).then(|| format!("{kind}: {}", quoted(why)))
+}
+
+fn quoted(text: &str) -> String {
+    text.trim_end().chars().take(MAX_ERROR_CHARS).collect()
+}
+
+/// Digits at the beginning of a text.
+pub(super) fn digits(text: &str) -> usize {
+    text.find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len())
+}
+
+/// The number of collectives that a text begins with; a larger one than fits is damaged.
+fn count(text: &str) -> Option<u64> {
+    number(text).filter(|count| *count < u64::from(u32::MAX) << 16)
+}
+
+/// The number that a text begins with.
+pub(super) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text[..digits(text)].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn came_to(record: &str) -> (u32, GroupRank, Progress) {
+        match said(record) {
+            Some(Said::CameTo {
+                rank,
+                group,
+                progress,
+            }) => (rank, group, progress),
+            other => panic!("{record}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn records_of_all_versions_say_how_far_a_rank_came() {
+        for (record, name) in [
+            (
+                "[PG 0 Rank 3] Timeout at NCCL work: 5, last enqueued NCCL work: 7, last completed \
+                 NCCL work: 4.",
+                None,
+            ),
+            (
+                "[rank3]:[E723 00:33:52.1 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank 3] \
+                 Exception (either an error or timeout) detected by watchdog at work: 5, last \
+                 enqueued NCCL work: 7, last completed NCCL work: 4.",
+                Some("default_pg"),
+            ),
+            (
+                "[rank3]:[E1 0:0:0 ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank 3]  \
+                 failure detected by watchdog at work sequence id: 5 PG status: last enqueued \
+                 work: 7, last completed work: 4",
+                Some("default_pg"),
+            ),
+        ] {
+            let (rank, group, progress) = came_to(record);
+            assert_eq!((rank, &*group.key), (3, "0"), "{record}");
+            assert_eq!(group.name.as_deref(), name, "{record}");
+            let expected = Progress {
+                enqueued: 7,
+                completed: 4,
+            };
+            assert_eq!(progress, expected, "{record}");
+        }
+        let none = "[PG 0 Rank 3] last enqueued NCCL work: -1, last completed NCCL work: -1.";
+        assert_eq!(came_to(none).2.enqueued, 0);
+        assert_eq!(said("[rank0]: hello"), None);
+    }
+
+    #[test]
+    fn a_number_that_was_never_set_is_not_believed() {
+        let line = |at| {
+            format!(
+                "[rank2]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 2] Timeout at NCCL work: {at}, last \
+                 enqueued NCCL work: 3, last completed NCCL work: 8123456789012345678."
+            )
+        };
+        let (.., progress) = came_to(&line(2));
+        assert_eq!((progress.enqueued, progress.completed), (3, 1));
+        assert!(matches!(said(&line(9)), Some(Said::OfWatchdog(2))));
+    }
+
+    #[test]
+    fn a_timeout_has_the_rank_that_printed_it_or_its_place_in_the_group_of_all() {
+        let caught = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, \
+                      OpType=_ALLGATHER_BASE, NumelIn=16, NumelOut=32, Timeout(ms)=600000) ran for 1";
+        for (before, rank) in [
+            ("[rank9]:[E1 ProcessGroupNCCL.cpp:6] [Rank 1] ", Some(9)),
+            ("[E ProcessGroupNCCL.cpp:475] [Rank 5] ", Some(5)),
+            (
+                "[E ProcessGroupNCCL.cpp:916] [Rank 5] NCCL watchdog thread terminated with exception: [Rank 5] ",
+                Some(5),
+            ),
+            (
+                "what():  [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog thread terminated with exception: [Rank 3] ",
+                Some(3),
+            ),
+            // A place in some other group is no rank of the job.
+            (
+                "what():  [PG ID 4 PG GUID 17 Rank 1] Process group watchdog thread terminated with exception: [Rank 1] ",
+                None,
+            ),
+        ] {
+            match said(&format!("{before}{caught}")) {
+                Some(Said::TimedOut {
+                    rank: found, work, ..
+                }) => {
+                    assert_eq!(Some(found), rank, "{before}");
+                    assert_eq!(
+                        (work.number, &*work.op, &*work.detail),
+                        (9, "ALLGATHER_BASE", "(16 elements)")
+                    );
+                }
+                other => assert!(
+                    rank.is_none() && other == Some(Said::TimedOutSomewhere),
+                    "{before}: {other:?}"
+                ),
+            }
+        }
+        let old = "[E ProcessGroupNCCL.cpp:587] [Rank 12] Watchdog caught collective operation timeout: \
+                   WorkNCCL(OpType=ALLGATHER, Timeout(ms)=1800000) ran for 1800172 milliseconds";
+        assert!(matches!(
+            said(old),
+            Some(Said::TimedOut {
+                rank: 12,
+                work: Work { number: 0, .. },
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn errors_that_follow_from_another_rank_are_none() {
+        for (record, error) in [
+            (
+                "[rank2]: ValueError: a batch of 0",
+                Some("ValueError: a batch of 0"),
+            ),
+            (
+                "[rank2]: torch.OutOfMemoryError: CUDA out of memory.",
+                Some("OutOfMemoryError: CUDA out of memory."),
+            ),
+            (
+                "[rank1]: torch.distributed.DistBackendError: NCCL error in: a.cpp",
+                None,
+            ),
+            (
+                "[rank1]: RuntimeError: DDP expects same model across all ranks, but Rank 1 has 7 params",
+                None,
+            ),
+            (
+                "what():  [PG ID 0 PG GUID 0(default_pg) Rank 4] Process group watchdog thread terminated \
+                 with exception: CUDA error: misaligned address",
+                Some("CUDA error: misaligned address"),
+            ),
+            (
+                "[rank4]:[E1 ProcessGroupNCCL.cpp:1] [PG 0 Rank 4] Process group watchdog thread terminated \
+                 with exception: NCCL error: remote process exited or there was a network error",
+                None,
+            ),
+        ] {
+            match said(record) {
+                Some(Said::Raised { error: found, .. }) => {
+                    assert_eq!(Some(&*found), error, "{record}");
+                }
+                other => assert!(error.is_none(), "{record}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_pytorch_compared_is_read() {
+        let record = "[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is \
+            running collective: CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[8, 4], \
+            TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, \
+            memory_format=(nullopt))), but Rank 0 is running collective: \
+            CollectiveFingerPrint(SequenceNumber=31, OpType=BARRIER).Collectives differ";
+        let Some(Said::Differ([one, other])) = said(record) else {
+            panic!("{:?}", said(record));
+        };
+        assert_eq!(
+            (one.rank, &*one.work.op, &*one.work.detail),
+            (1, "ALLREDUCE", "(shape [8, 4])")
+        );
+        assert_eq!(
+            (other.rank, &*other.work.op, other.work.number),
+            (0, "BARRIER", 31)
+        );
+    }
+}

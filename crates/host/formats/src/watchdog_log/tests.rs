@@ -1,0 +1,367 @@
+use super::*;
+
+fn read(text: &str) -> WatchdogLog {
+    WatchdogLog::read(text.as_bytes())
+        .unwrap()
+        .expect("lines of a watchdog")
+}
+
+fn inputs(text: &str) -> Vec<Input> {
+    let mut inputs = Vec::new();
+    report(&[&read(text)], 0, &mut |input| inputs.push(input));
+    inputs
+}
+
+fn notes(text: &str) -> Vec<String> {
+    let notes = inputs(text).into_iter().filter_map(|input| match input {
+        Input::Note { text } => Some(text),
+        _ => None,
+    });
+    notes.collect()
+}
+
+/// Who entered what: rank, number, kind, sizes.
+fn entries(text: &str) -> Vec<(u32, u64, String)> {
+    let entries = inputs(text).into_iter().filter_map(|input| match input {
+        Input::Entered {
+            rank,
+            number,
+            op,
+            detail,
+            ..
+        } => Some((rank, number, format!("{op} {detail}").trim_end().to_owned())),
+        _ => None,
+    });
+    entries.collect()
+}
+
+fn members(text: &str) -> Vec<Vec<u32>> {
+    let groups = inputs(text).into_iter().filter_map(|input| match input {
+        Input::Group { members, .. } => Some(members.iter().collect()),
+        _ => None,
+    });
+    groups.collect()
+}
+
+fn caught(rank: u32, number: u64, op: &str, elements: u64) -> String {
+    format!(
+        "[rank{rank}]:[E1 0:0:0 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught collective \
+         operation timeout: WorkNCCL(SeqNum={number}, OpType={op}, NumelIn={elements}, \
+         NumelOut={elements}, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.\n"
+    )
+}
+
+/// How far a rank came in a group, in which it has a place.
+fn status(rank: u32, group: &str, place: u32, enqueued: u64, completed: u64) -> String {
+    format!(
+        "[rank{rank}]:[E1 0:0:0 ProcessGroupNCCL.cpp:2268] [{group} Rank {place}]  failure detected by \
+         watchdog at work sequence id: {} PG status: last enqueued work: {enqueued}, last completed \
+         work: {completed}\n",
+        completed + 1
+    )
+}
+
+const DEFAULT: &str = "PG ID 0 PG GUID 0(default_pg)";
+
+#[test]
+fn a_group_of_some_ranks_has_the_ranks_of_the_job() {
+    let log = read(
+        &[
+            caught(9, 52229, "_ALLGATHER_BASE", 1),
+            status(9, "PG ID 4 PG GUID 17(EXPERT_GROUP)", 1, 52258, 52228),
+        ]
+        .concat(),
+    );
+    let group = &log.groups["17"];
+    assert_eq!(group.name.as_deref(), Some("EXPERT_GROUP"));
+    let timed_out = group.ranks[&9].timed_out.as_ref();
+    assert_eq!(
+        timed_out.map(|it| (it.number, &*it.op)),
+        Some((52229, "ALLGATHER_BASE"))
+    );
+    assert!(log.timeouts.is_empty());
+}
+
+#[test]
+fn what_ended_a_process_is_no_timeout_of_another_rank() {
+    let caught = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, \
+                  OpType=BROADCAST, NumelIn=1, Timeout(ms)=1)";
+    let log = read(&format!(
+        "[rank9]: [Rank 1] {caught}\n\
+         [rank9]: [PG ID 4 PG GUID 17 Rank 1]  failure detected by watchdog at work sequence id: \
+         9 PG status: last enqueued work: 9, last completed work: 8\n\
+         what():  [PG ID 4 PG GUID 17 Rank 1] Process group watchdog thread terminated with \
+         exception: [Rank 1] {caught}\n\
+         [rank1]: [PG 0 Rank 1] last enqueued NCCL work: 50, last completed NCCL work: 50.\n"
+    ));
+    assert_eq!(log.groups["0"].ranks[&1].timed_out, None);
+    assert!(log.timeouts.is_empty());
+}
+
+#[test]
+fn a_job_that_was_started_anew_is_judged_by_its_last_start() {
+    let line = |rank: u32, number: u64| {
+        format!(
+            "[rank{rank}]: [PG 0 Rank {rank}] last enqueued NCCL work: {number}, last completed \
+             NCCL work: {}.\n",
+            number - 1
+        )
+    };
+    let log = read(&[line(0, 50), line(1, 50), line(0, 9)].concat());
+    assert_eq!(log.groups["0"].ranks.keys().collect::<Vec<_>>(), [&0]);
+    assert!(log.notes()[0].contains("2 starts"));
+    let log = read(
+        &[
+            &line(0, 5),
+            "agent: will restart worker group\n",
+            &line(1, 9),
+        ]
+        .concat(),
+    );
+    assert_eq!(log.groups["0"].ranks.keys().collect::<Vec<_>>(), [&1]);
+}
+
+#[test]
+fn launchers_may_print_ranks_of_their_own_before() {
+    let log = read(
+        "(Worker[rank=9] pid=3) [rank9]:[E1 0:0:0 a.cpp:1] [PG ID 5 PG GUID 17(EXPERT) Rank 1] \
+         last enqueued NCCL work: 7, last completed NCCL work: 6.",
+    );
+    assert!(log.groups["17"].ranks.contains_key(&9));
+}
+
+#[test]
+fn timeouts_of_a_group_that_no_line_names_are_a_hang_of_those_ranks() {
+    let caught = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, \
+                  OpType=_ALLGATHER_BASE, Timeout(ms)=1800000)";
+    let text = format!("[Rank 0] {caught}\n[Rank 2] {caught}\n");
+    let both = [0, 2].map(|rank| (rank, 9, "ALLGATHER_BASE".to_owned()));
+    assert_eq!(entries(&text), both);
+    // Rank 1 is there, and may be who they wait for.
+    assert!(
+        notes(&text)
+            .iter()
+            .any(|it| it.starts_with("how far rank 1 came was not printed"))
+    );
+}
+
+#[test]
+fn ranks_of_a_group_in_which_nobody_waits_are_not_compared() {
+    let text = "[PG 0 Rank 0] last enqueued NCCL work: 62, last completed NCCL work: 62.\n\
+                [PG 0 Rank 1] last enqueued NCCL work: 61, last completed NCCL work: 61.\n";
+    assert!(entries(text).is_empty());
+}
+
+#[test]
+fn who_was_heard_of_in_another_group_has_not_therefore_missed_one_of_this() {
+    // Rank 3's line with the default group is not in the log.
+    let text = [
+        status(1, DEFAULT, 1, 22, 21),
+        status(3, "PG ID 2 PG GUID 7", 0, 5, 4),
+    ]
+    .concat();
+    assert_eq!(members(&text), [vec![0, 1, 2], vec![3]]);
+}
+
+#[test]
+fn a_rank_whose_group_is_not_named_is_where_others_timed_out_in_the_same() {
+    let text = [
+        caught(1, 78, "ALLREDUCE", 64),
+        caught(2, 78, "ALLREDUCE", 64),
+        status(1, DEFAULT, 1, 80, 77),
+    ]
+    .concat();
+    let all = [1, 2].map(|rank| (rank, 78, "ALLREDUCE (64 elements)".to_owned()));
+    assert_eq!(entries(&text), all);
+    assert_eq!(members(&text), [vec![0, 1, 2]]);
+}
+
+#[test]
+fn what_ended_a_watchdog_names_the_group() {
+    let terminated = |rank| {
+        caught(rank, 78, "ALLREDUCE", 64).replacen(
+            &format!("[Rank {rank}]"),
+            &format!(
+                "[{DEFAULT} Rank {rank}] Process group watchdog thread terminated with exception: \
+                 [Rank {rank}]"
+            ),
+            1,
+        )
+    };
+    let text = [caught(1, 78, "ALLREDUCE", 64), terminated(1), terminated(0)].concat();
+    let all = [0, 1].map(|rank| (rank, 78, "ALLREDUCE (64 elements)".to_owned()));
+    assert_eq!(entries(&text), all);
+    assert!(notes(&text).is_empty(), "{:?}", notes(&text));
+}
+
+#[test]
+fn ranks_that_bring_other_sizes_or_kinds_are_told_apart() {
+    let of = |rank, op, elements| {
+        [
+            caught(rank, 78, op, elements),
+            status(rank, DEFAULT, rank, 80, 77),
+        ]
+        .concat()
+    };
+    let text = [of(0, "ALLREDUCE", 64), of(1, "ALLREDUCE", 32)].concat();
+    let said = ["(64 elements)", "(32 elements)"].map(|size| format!("ALLREDUCE {size}"));
+    let said: Vec<_> = (0..)
+        .zip(said)
+        .map(|(rank, what)| (rank, 78, what))
+        .collect();
+    assert_eq!(entries(&text), said);
+    // A rank that does not say what it entered votes for neither side.
+    let text = [&text, &*status(2, DEFAULT, 2, 80, 77)].concat();
+    assert_eq!(entries(&text), said);
+    // Others may pass unlike sizes, and are right.
+    let text = [of(0, "ALLTOALL_BASE", 64), of(1, "ALLTOALL_BASE", 32)].concat();
+    assert_eq!(entries(&text)[1].2, "ALLTOALL_BASE");
+}
+
+#[test]
+fn unlike_timeouts_of_one_number_may_be_of_one_group() {
+    let text = [
+        caught(7, 78, "BROADCAST", 64),
+        status(7, DEFAULT, 7, 78, 77),
+        caught(3, 78, "ALLREDUCE", 64),
+    ]
+    .concat();
+    let notes = notes(&text);
+    assert!(
+        notes.iter().any(|it| it.starts_with(
+            "rank 3 in ALLREDUCE (64 elements), rank 7 in BROADCAST (64 elements) timed out, all as #78"
+        )),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn sends_and_receives_are_not_compared() {
+    let text = [
+        caught(0, 57, "SEND", 64),
+        status(0, DEFAULT, 0, 57, 56),
+        caught(1, 12, "RECV", 64),
+        status(1, DEFAULT, 1, 12, 11),
+    ]
+    .concat();
+    assert!(entries(&text).is_empty());
+    assert!(notes(&text)[0].contains("each rank counts sends and receives for itself"));
+}
+
+#[test]
+fn groups_of_one_number_are_not_compared() {
+    // Before PyTorch 2.4 each process counts its groups: these are two pairs.
+    let pairs = [status(0, "PG 1", 0, 20, 19), status(3, "PG 1", 1, 12, 11)];
+    assert!(entries(&pairs.concat()).is_empty());
+    // Of later ones as well, where ranks split a group.
+    let pairs = [
+        status(0, "PG ID 2 PG GUID 9", 0, 20, 19),
+        status(2, "PG ID 2 PG GUID 9", 0, 12, 11),
+    ];
+    assert!(entries(&pairs.concat()).is_empty());
+    // One of all ranks is one.
+    let all = [status(0, "PG 1", 0, 20, 19), status(3, "PG 1", 3, 21, 19)];
+    assert_eq!(entries(&all.concat()).len(), 2);
+}
+
+#[test]
+fn ranks_that_completed_what_another_still_waits_in_do_not_count_alike() {
+    let of = |rank, op, number| {
+        [
+            caught(rank, number, op, 64),
+            status(rank, DEFAULT, rank, number, number - 1),
+        ]
+        .concat()
+    };
+    let text = [of(0, "_REDUCE_SCATTER_BASE", 167), of(1, "ALLREDUCE", 135)].concat();
+    assert!(entries(&text).is_empty());
+    let note = &notes(&text)[0];
+    assert!(
+        note.contains("rank 0 waits in REDUCE_SCATTER_BASE #167, rank 1 waits in ALLREDUCE #135"),
+        "{note}"
+    );
+    // Who broadcasts goes on before the others have it.
+    let text = [of(0, "ALLREDUCE", 167), of(1, "BROADCAST", 135)].concat();
+    assert_eq!(entries(&text).len(), 2);
+}
+
+#[test]
+fn a_rank_that_has_entered_nothing_is_behind() {
+    let idle = "[rank1]: [PG 0 Rank 1] Received a dump signal. Last enqueued NCCL work: -1, last \
+                completed NCCL work: -1.\n";
+    let text = [&status(0, "PG 0", 0, 1, 0), idle].concat();
+    assert_eq!(
+        entries(&text),
+        [(0, 1, String::new()), (1, 0, String::new())]
+    );
+}
+
+#[test]
+fn who_ended_for_a_reason_of_its_own_is_told() {
+    let killed = |text: &str| {
+        inputs(text).iter().find_map(|input| match input {
+            Input::Killed { rank, signal } => Some((*rank, *signal)),
+            _ => None,
+        })
+    };
+    let waits = [
+        caught(0, 78, "ALLREDUCE", 64),
+        status(0, DEFAULT, 0, 78, 77),
+    ]
+    .concat();
+    let first = |rank: u32, code: i32| {
+        format!(
+            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  rank      \
+             : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 7)\n"
+        )
+    };
+    let error = "[rank1]: ValueError: a batch of 0\n";
+    for (parts, who) in [
+        (vec![&*first(1, -9)], Some((1, Some(9)))),
+        (vec![&waits, &first(1, -9)], Some((1, Some(9)))),
+        // It waited like the others, and was ended for that.
+        (vec![&waits, &first(0, -9)], None),
+        (vec![&waits, &first(0, -6)], None),
+        (vec![error], Some((1, None))),
+        (vec![error, &waits, &first(1, 1)], Some((1, None))),
+        (vec![error, &first(2, 1)], None),
+        // What raises on all ranks is no rank's fault.
+        (vec![error, "[rank2]: ValueError: a batch of 0\n"], None),
+        (vec![&first(1, 1)], None),
+    ] {
+        let text = parts.concat();
+        assert_eq!(killed(&text), who, "{text}");
+    }
+}
+
+#[test]
+fn a_watchdog_that_is_stuck_is_told_and_judged_no_further() {
+    let text = "[rank6]:[E1 0:0:0 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 6] \
+                ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress";
+    assert!(notes(text)[0].starts_with("the watchdog of rank 6 got stuck itself"));
+    assert_eq!(inputs(text).len(), 1);
+}
+
+#[test]
+fn a_bar_that_prints_over_itself_hides_nothing() {
+    let bar = "\r 99%|####| 99/100 [00:01<00:00]".repeat(4000);
+    let log = read(&format!("{bar}{}", status(1, DEFAULT, 1, 3, 2)));
+    assert!(log.groups["0"].ranks.contains_key(&1));
+}
+
+#[test]
+fn half_a_number_at_the_end_is_none() {
+    let whole = status(1, DEFAULT, 1, 79, 77);
+    let cut = whole.trim_end().trim_end_matches('7');
+    let log = read(&[&status(0, DEFAULT, 0, 79, 77), cut].concat());
+    assert!(!log.groups["0"].ranks.contains_key(&1));
+    let log = read(&[&status(0, DEFAULT, 0, 79, 77), whole.trim_end()].concat());
+    assert!(!log.groups["0"].ranks.contains_key(&1));
+}
+
+#[test]
+fn a_peer_that_has_gone_is_told() {
+    let text = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by \
+                peer [10.0.0.7]:10895";
+    assert!(notes(text)[0].contains("a process at 10.0.0.7"));
+}
