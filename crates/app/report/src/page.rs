@@ -258,7 +258,7 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
         let class = match conclusion {
             Conclusion::NothingStuck | Conclusion::NothingTimed | Conclusion::Healthy => "healthy",
             Conclusion::TooLittleSeen
-            | Conclusion::NothingTold
+            | Conclusion::Unexplained
             | Conclusion::Ambiguous
             | Conclusion::DevicesUnseen
             | Conclusion::Uncompared => "unknown",

@@ -9,8 +9,8 @@ pub enum Conclusion {
     NothingStuck,
     /// Of timed collectives: nobody is late, none became slow.
     NothingTimed,
-    /// A job died, and what it printed does not tell of what.
-    NothingTold,
+    /// A job died, and what it printed does not explain why.
+    Unexplained,
     /// Too little was recorded.
     TooLittleSeen,
     /// Some rank was late, and which one is unknown.
@@ -38,7 +38,7 @@ impl Verdict {
         Some(if job.source == Source::Snapshot {
             Conclusion::NothingStuck
         } else if job.source == Source::Log {
-            Conclusion::NothingTold
+            Conclusion::Unexplained
         } else if job.source == Source::Inspector {
             Conclusion::NothingTimed
         } else if job.analysed_steps == 0 || is_untimed {

@@ -8,7 +8,7 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "no rank is constantly late and no communicator became slow",
         ),
-        Conclusion::NothingTold => (
+        Conclusion::Unexplained => (
             "No verdict",
             "what was printed does not tell which rank the others waited for; Flight Recorder dumps \
              of all ranks would (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
