@@ -98,6 +98,17 @@ impl SlowBlocks {
         self.lost_s
     }
 
+    /// The last step that was lost to them.
+    pub fn last_step(&self) -> Option<u64> {
+        self.steps.last().copied()
+    }
+
+    /// Whether they held up one of the last steps that were looked at.
+    pub fn go_on(&self, looked: &Looked) -> bool {
+        self.last_step()
+            .is_some_and(|last| last.saturating_add(2) >= looked.last_step)
+    }
+
     /// Whether they cost enough to be worth a word, of steps that are a sample of all: what strikes one of
     /// them says nothing of the others, unless it is a stall.
     pub fn is_notable(&self, looked: &Looked, settings: &IncidentSettings) -> bool {
@@ -157,7 +168,7 @@ impl SlowBlocks {
         let last = self.steps.last().copied().unwrap_or_default();
         let steps: Vec<u64> = self.steps.iter().copied().collect();
         let pace = pace_of(&steps, &looked.since(first), last_step);
-        let open = !context.ended && last.saturating_add(2) >= last_step;
+        let open = !context.ended && self.go_on(looked);
         let until = if open { last_step } else { last };
         let lost_s = self.lost_s * looked.scale(first, until.max(last));
         // Scaled up from a sample it may exceed what the steps took.

@@ -11,9 +11,9 @@ use model::{
 use schedule::{
     DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Watch, Worked, holding_up,
 };
-use steps::is_sampled;
 
-/// Ranks and stages of which it is kept that they held up their pipelines, the costliest.
+/// Ranks and stages of which it is kept that they held up their pipelines: those that did last, and the
+/// costliest of the others.
 const MAX_SLOW: usize = 64;
 /// Blocks that were slow at no cost of which it is kept, the latest.
 const MAX_ABSORBED: usize = 256;
@@ -44,7 +44,7 @@ pub(crate) struct Pipelines {
     numbers: u64,
 }
 
-/// A mark of a block in a sampled step.
+/// A mark of a block in a step that may be sampled.
 #[derive(Clone, Copy, Debug)]
 struct Marked {
     at: RankNs,
@@ -78,23 +78,24 @@ impl Pipelines {
         }
     }
 
-    /// Takes a mark; whose blocks are slow for the first time, for [`Self::claim`]. In a step that
-    /// is left out none is called slow.
-    fn mark(&mut self, rank: u32, mark: &Mark, left_out: impl Fn(u32) -> bool) -> Option<usize> {
+    /// Takes a mark; the numbers of blocks that are slow for the first time, for [`Self::claim`]. In
+    /// a step that is left out none is called slow.
+    fn mark(&mut self, rank: u32, mark: &Mark, left_out: impl Fn(u32) -> bool) -> Vec<u64> {
         let (begins, place) = match mark.event {
             Event::CollectiveIssue(issue) => {
                 self.issue(rank, mark.at, &issue);
-                return None;
+                return Vec::new();
             }
             Event::BlockBegin(place) => (true, place),
             Event::BlockEnd(place) => (false, place),
-            _ => return None,
+            _ => return Vec::new(),
         };
         // Of what a rank could not say there are no stages.
         if place.stage >= place.stages {
-            return None;
+            return Vec::new();
         }
-        if is_sampled(mark.step) && (self.has_devices || mark.step < LAST_UNSEEN) {
+        // Any step may be sampled: more are asked for while something is suspected.
+        if self.has_devices || mark.step < LAST_UNSEEN {
             let marked = self.marked.entry(rank).or_default();
             if marked.len() == MAX_MARKED {
                 marked.pop_front();
@@ -113,10 +114,10 @@ impl Pipelines {
         };
         if self.has_devices {
             // What the host launches says nothing of its device.
-            return None;
+            return Vec::new();
         }
         self.looked.until(mark.step);
-        self.take(&held?, left_out)
+        held.map_or_else(Vec::new, |held| self.take(&held, left_out))
     }
 
     fn issue(&mut self, rank: u32, at: RankNs, issue: &CollectiveIssue) {
@@ -134,20 +135,19 @@ impl Pipelines {
         }
     }
 
-    /// Takes when the device of a rank got to marks of blocks in a run of sampled steps; whose
-    /// blocks are slow for the first time, as [`Self::mark`] does.
+    /// Takes when the device of a rank got to marks of blocks in a run of sampled steps; which blocks
+    /// are slow for the first time, as [`Self::mark`] does.
     pub(crate) fn device(
         &mut self,
         rank: u32,
         times: &[BlockTime],
         left_out: impl Fn(u32) -> bool,
-    ) -> Option<usize> {
+    ) -> Vec<u64> {
         let blocks = self.blocks(rank, times);
         let found = self.devices.take(rank, &blocks, &self.watch);
         self.looked.at(self.devices.take_steps());
-        let new = found.iter().filter_map(|held| self.take(held, &left_out));
-        // All of them are taken, although one is spoken of: `next` would leave the others.
-        new.collect::<Vec<_>>().first().copied()
+        let new = found.iter().flat_map(|held| self.take(held, &left_out));
+        new.collect()
     }
 
     /// A device tells its times: hosts are not believed any more.
@@ -198,9 +198,9 @@ impl Pipelines {
         blocks
     }
 
-    fn take(&mut self, held: &HeldUp, left_out: impl Fn(u32) -> bool) -> Option<usize> {
+    fn take(&mut self, held: &HeldUp, left_out: impl Fn(u32) -> bool) -> Vec<u64> {
         if left_out(held.step) {
-            return None;
+            return Vec::new();
         }
         self.absorbed.extend(absorbed(held));
         self.absorbed
@@ -212,7 +212,7 @@ impl Pipelines {
             blocks.push(*slow);
         }
         let all_s: f64 = held.causes.iter().map(|(_, slow)| slow.excess_s()).sum();
-        let mut first_new = None;
+        let mut new = Vec::new();
         for (stage, (mut ranks, blocks)) in by_stage {
             ranks.sort_unstable();
             ranks.dedup();
@@ -237,21 +237,25 @@ impl Pipelines {
                 slow.blocks.strike(held, lost_s, &blocks);
                 if !slow.notable && slow.blocks.is_notable(&self.looked, &self.settings) {
                     slow.notable = true;
-                    first_new.get_or_insert(at);
+                    new.push(slow.number);
                 }
             }
         }
         if self.slow.len() > MAX_SLOW {
-            self.slow.sort_by(costliest_first);
+            // What struck now stays: what makes room at once never shows what it costs.
+            let struck_now = |slow: &Numbered| slow.blocks.last_step() == Some(held.step.into());
+            self.slow.sort_by(|a, b| {
+                let newest_first = struck_now(b).cmp(&struck_now(a));
+                newest_first.then_with(|| costliest_first(a, b))
+            });
             self.slow.truncate(MAX_SLOW);
-            return None;
         }
-        first_new
+        new
     }
 
-    /// What [`Self::mark`] pointed at.
-    pub(crate) fn claim(&self, at: usize, context: JobContext<'_>) -> Option<Claim> {
-        let slow = &self.slow.get(at)?.blocks;
+    /// What [`Self::mark`] gave the number of; `None` if it made room for costlier ones.
+    pub(crate) fn claim(&self, number: u64, context: JobContext<'_>) -> Option<Claim> {
+        let slow = &self.slow.iter().find(|slow| slow.number == number)?.blocks;
         let id = String::new();
         Some(
             slow.finding(context, id, &self.settings, &self.looked, 0.0)
@@ -278,6 +282,11 @@ impl Pipelines {
             halts = holding_up(all);
         }
         halts.into_iter().map(halted)
+    }
+
+    /// Whether more should be known of the devices: blocks of one of them were slow a moment ago.
+    pub(crate) fn suspects_devices(&self) -> bool {
+        self.has_devices && self.slow.iter().any(|it| it.blocks.go_on(&self.looked))
     }
 
     /// Whether blocks of pipelines are marked that cannot be seen: hosts only launch them.
@@ -310,8 +319,8 @@ impl Detector for Pipelines {
             }
             Input::Mark { rank, mark } => {
                 let new = self.mark(*rank, mark, |step| context.is_left_out(step));
-                let claim = new.and_then(|new| self.claim(new, context));
-                claim.map(Announcement::Found).into_iter().collect()
+                let claims = new.into_iter().filter_map(|new| self.claim(new, context));
+                claims.map(Announcement::Found).collect()
             }
             _ => Vec::new(),
         }
@@ -355,38 +364,70 @@ mod tests {
 
     use super::*;
 
+    /// A step that lost so many seconds to these ranks, each at a stage of its number.
+    fn held_up(step: u32, lost_s: f64, ranks: &[u32]) -> HeldUp {
+        let slow = |rank: &u32| {
+            let slow = SlowBlock {
+                pipeline: 0,
+                stage: *rank as usize,
+                block: PipelineBlock {
+                    pass: Pass::Forward,
+                    microbatch: 0,
+                    chunk: 0,
+                },
+                node: 0,
+                took_s: 0.2,
+                usual_s: 0.1,
+                slack_s: 0.0,
+                host_s: None,
+            };
+            (*rank, slow)
+        };
+        HeldUp {
+            step,
+            took_s: 0.3 + lost_s,
+            usual_s: 0.3,
+            lost_s,
+            causes: ranks.iter().map(slow).collect(),
+            absorbed: Vec::new(),
+        }
+    }
+
+    fn pipelines() -> Pipelines {
+        Pipelines::new(ScheduleSettings::default(), IncidentSettings::default())
+    }
+
     #[test]
     fn blocks_of_steps_that_are_profiled_are_not_slow() {
-        let mut pipelines =
-            Pipelines::new(ScheduleSettings::default(), IncidentSettings::default());
-        let slow = SlowBlock {
-            pipeline: 0,
-            stage: 1,
-            block: PipelineBlock {
-                pass: Pass::Forward,
-                microbatch: 0,
-                chunk: 0,
-            },
-            node: 0,
-            took_s: 0.2,
-            usual_s: 0.1,
-            slack_s: 0.0,
-            host_s: None,
-        };
-        let mut held = |step| {
-            let causes = vec![(1, slow)];
-            let (took_s, usual_s, lost_s) = (0.4, 0.3, 0.1);
-            let absorbed = Vec::new();
-            let held = HeldUp {
-                step,
-                took_s,
-                usual_s,
-                lost_s,
-                causes,
-                absorbed,
-            };
+        let mut pipelines = pipelines();
+        let mut new = |step| {
+            let held = held_up(step, 0.1, &[1]);
             pipelines.take(&held, |step| (5..=15).contains(&step))
         };
-        assert_eq!([5, 15, 16].map(&mut held), [None, None, Some(0)]);
+        assert_eq!([5, 15, 16].map(&mut new), [vec![], vec![], vec![1]]);
+    }
+
+    #[test]
+    fn each_slow_block_is_announced_however_many_are_known() {
+        let mut pipelines = pipelines();
+        let (names, hosts, seen) = Default::default();
+        let context = JobContext::new(&names, &hosts, &seen);
+        for rank in 0..2 * MAX_SLOW as u32 {
+            // The later, the cheaper.
+            let held = held_up(rank, 0.1 - f64::from(rank) * 1e-4, &[rank]);
+            let new = pipelines.take(&held, |_| false);
+            let claims = new.iter().filter_map(|new| pipelines.claim(*new, context));
+            let ranks: Vec<Vec<u32>> = claims
+                .map(|claim| match claim {
+                    Claim::HeldUpSteps(held) => held.ranks,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(ranks, [[rank]]);
+        }
+        assert_eq!(pipelines.slow.len(), MAX_SLOW);
+        // Of two ranks in one step both are.
+        let held = held_up(200, 0.1, &[200, 201]);
+        assert_eq!(pipelines.take(&held, |_| false).len(), 2);
     }
 }

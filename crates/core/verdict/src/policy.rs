@@ -13,7 +13,8 @@ pub enum Suspicion {
     Slow,
     /// Steps became longer, and no incident says why.
     LongerSteps,
-    /// Something is suspected of ranks whose hosts run ahead, and their devices were not observed.
+    /// Something is suspected of ranks whose hosts run ahead or work in a pipeline, and their devices
+    /// were not observed.
     DevicesUnseen,
     /// An operation of NCCL took longer than it should.
     SlowOperation,
@@ -95,7 +96,8 @@ impl Suspicion {
                 lasts_s: 20.0,
             },
             Self::DevicesUnseen => Rule {
-                finding: "something is suspected, and hosts run ahead of their devices",
+                finding: "something is suspected, and hosts run ahead of their devices or work in a \
+                          pipeline",
                 evidence: "device marks of up to 32 steps in a row",
                 named: 0,
                 others: usize::MAX,

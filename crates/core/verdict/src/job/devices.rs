@@ -36,30 +36,31 @@ impl Job {
             .detectors
             .pipelines
             .device(rank, &blocks, |step| self.aligner.is_left_out(step));
-        self.tell_blocks(new);
+        self.tell_blocks(&new);
     }
 
-    /// Says whose blocks are slow for the first time.
-    pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
-        let claim = new.and_then(|new| self.detectors.pipelines.claim(new, self.context()));
-        self.announcements.extend(claim.map(Announcement::Found));
+    /// Says which blocks are slow for the first time.
+    fn tell_blocks(&mut self, new: &[u64]) {
+        let (pipelines, context) = (&self.detectors.pipelines, self.context());
+        let claims = new.iter().filter_map(|new| pipelines.claim(*new, context));
+        let found: Vec<Announcement> = claims.map(Announcement::Found).collect();
+        self.announcements.extend(found);
     }
 
     /// Steps in which all devices should be marked: something is suspected, and hosts run ahead of
-    /// them. `now` is the clock of the marks, `ahead_s` what it takes to reach all ranks.
+    /// them or work in a pipeline. `now` is the clock of the marks, `ahead_s` what it takes to reach all ranks.
     pub fn wanted_device_steps(&mut self, now: RankNs, ahead_s: f64) -> Option<Range<u32>> {
         const RULE: Rule = Suspicion::DevicesUnseen.rule();
-        let is_suspected =
-            self.escalation.is_slow() || self.detectors.stages.tracker.suspects_devices();
-        if self.detectors.stages.devices.run_ahead.is_none()
-            || !is_suspected
-            || self
-                .detectors
-                .stages
-                .devices
-                .asked_at
-                .is_some_and(|asked| now.seconds_since(asked) < RULE.every_s)
-        {
+        let stages = &self.detectors.stages;
+        let asked_at = stages.devices.asked_at;
+        if asked_at.is_some_and(|at| now.seconds_since(at) < RULE.every_s) {
+            return None;
+        }
+        let is_late = self.escalation.is_slow() || stages.tracker.suspects_devices();
+        // Blocks count by their devices however far hosts are ahead.
+        let is_suspected = stages.devices.run_ahead.is_some() && is_late
+            || self.detectors.pipelines.suspects_devices();
+        if !is_suspected {
             return None;
         }
         self.detectors.stages.devices.asked_at = Some(now);

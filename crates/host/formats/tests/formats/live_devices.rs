@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, load};
-use model::{Conclusion, Event, Input, Side, Source, Verdict};
+use model::{Conclusion, Event, Input, RankNs, Side, Source, Verdict};
 use verdict::{Job, Settings};
 
 /// What was recorded of a job.
@@ -148,4 +148,31 @@ fn ranks_alone_in_their_roles_are_not_healthy_where_nothing_shows_what_their_hos
         "{:?}",
         verdict.notes
     );
+}
+
+/// Takes a recording input by input; `ask` gets the job and the clock after each mark. The job.
+fn watched(recording: &str, mut ask: impl FnMut(&mut Job, RankNs)) -> Job {
+    let mut job = Job::new("job", Source::Run, Settings::default());
+    for input in inputs(recording) {
+        let at = match &input {
+            Input::Mark { mark, .. } => Some(mark.at),
+            _ => None,
+        };
+        job.take(input);
+        if let Some(at) = at {
+            ask(&mut job, at);
+        }
+    }
+    job
+}
+
+#[test]
+fn slow_blocks_raise_how_many_steps_are_sampled() {
+    let mut asked_in = Vec::new();
+    watched("pipeline_device_backward", |job, at| {
+        let step = job.steps();
+        asked_in.extend(job.wanted_device_steps(at, 0.1).map(|_| step));
+    });
+    // The device of rank 1 is slow from step 23 on; asked is once a minute.
+    assert!(matches!(asked_in[..], [24..30]), "{asked_in:?}");
 }
