@@ -261,7 +261,8 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
             | Conclusion::Unexplained
             | Conclusion::Ambiguous
             | Conclusion::DevicesUnseen
-            | Conclusion::Uncompared => "unknown",
+            | Conclusion::Uncompared
+            | Conclusion::Unlike => "unknown",
         };
         let (heading, reason) = narrate::conclusion(conclusion);
         return (class, format!("{heading}: {reason}"));

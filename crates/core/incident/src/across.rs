@@ -1,33 +1,32 @@
-//! Hosts of ranks that are alone in their roles.
+//! Ranks that are alone in their roles.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod alone;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Action, Claim, Cost, Fact, Finding, JobContext, Label, LateRanks, Observation, Origin, Pace,
-    Side, StageAccount, StageId, StepSpan, Subject, Window, median,
+    Side, StageAccount, StageId, StepSpan, Subject, UnlikeDevice, Window, median,
 };
 
-use crate::pace::{Seen, pace_of};
 use crate::tracker::step_part;
 use crate::{DeviceAccount, IncidentSettings};
+use alone::{Alone, DeviceRow, MIN_ROWS, Row, SCATTERS};
 
 /// Stages in which hosts of all roles do the same: what they do elsewhere, as in an optimizer, is
 /// as much as their part of the model asks for.
 const STAGES: [StageId; 2] = [StageId::DATA, StageId::CALLBACKS];
-/// Sampled steps of a rank that are remembered: those of an account or two.
-const MAX_ROWS: usize = 128;
-/// Rows by which it is known what a rank does. Ours, as many as make an account.
-const MIN_ROWS: usize = 5;
 /// A rank that is done with a stage sooner has nothing to do there, and is no measure of others.
 const LEAST_S: f64 = 1e-4;
-/// How many times the scatter of the others a rank must be late by. Ours.
-const SCATTERS: f64 = 3.0;
+/// Part of what a device takes longer that most others must not take longer as well, to name it.
+/// Ours, as in blocks.
+const OWN_SHARE: f64 = 0.5;
 
-/// What hosts of ranks do that nobody shares a role with, as each stage of a pipeline is one.
+/// What ranks do that nobody shares a role with, as each stage of a pipeline is one.
 ///
 /// Nobody is their peer in what is their role's. What a host does by itself before it launches the
 /// next step is no role's: waits for devices, which ranks pass there as well, are known in sampled
-/// steps and left out.
+/// steps and left out. What a device does in its optimizer is compared with what it did there before.
 /// # Source
 /// Ours: docs/math/device.md.
 #[derive(Debug, Default)]
@@ -35,29 +34,11 @@ pub struct AcrossRoles {
     alone: BTreeMap<u32, Alone>,
 }
 
-/// A rank that is alone in its role.
-#[derive(Debug, Default)]
-struct Alone {
-    rows: VecDeque<Row>,
-    /// Exposed time of all of its windows, and their last step.
-    exposed_s: f64,
-    last_step: u64,
-}
-
-/// What its host did by itself in a sampled step.
-#[derive(Debug)]
-struct Row {
-    step: u64,
-    makespan_s: f64,
-    own_s: BTreeMap<StageId, f64>,
-    /// For how long it must have held its device up.
-    held_s: BTreeMap<StageId, f64>,
-}
-
-/// A rank that is late beside those of other roles.
+/// A rank that is late beside those of other roles, or beside what it took before.
 struct Late {
     rank: u32,
     stage: StageId,
+    side: Side,
     /// Sampled steps in which it was; the pace is steady.
     strikes: Vec<u64>,
     /// Whether it was late in the last sampled step.
@@ -88,7 +69,13 @@ impl Beside {
 
 impl AcrossRoles {
     /// Takes a window that was exposed for so long, and what is known of its devices.
-    pub fn take(&mut self, window: &Window, exposed_s: f64, account: Option<&DeviceAccount>) {
+    pub fn take(
+        &mut self,
+        window: &Window,
+        exposed_s: f64,
+        account: Option<&DeviceAccount>,
+        settings: &IncidentSettings,
+    ) {
         let &[rank] = &window.ranks[..] else {
             return;
         };
@@ -99,12 +86,7 @@ impl AcrossRoles {
         let alone = self.alone.entry(rank).or_default();
         alone.exposed_s += exposed_s;
         alone.last_step = window.first_step + window.steps.saturating_sub(1);
-        for row in account.into_iter().flat_map(rows_of) {
-            if alone.rows.len() == MAX_ROWS {
-                alone.rows.pop_front();
-            }
-            alone.rows.push_back(row);
-        }
+        alone.take(account, settings.steady_share_min);
     }
 
     /// Ranks that are alone in their roles, and beside which nobody's host can be put: of none is it
@@ -118,56 +100,98 @@ impl AcrossRoles {
             .collect()
     }
 
-    /// Whose hosts are late in what hosts of other roles do, too.
+    /// Whose hosts are late in what hosts of other roles do, too, and whose devices became slow.
     pub fn findings(&self, settings: &IncidentSettings, context: JobContext<'_>) -> Vec<Finding> {
-        let mut late = Vec::new();
+        let besides = self.besides(settings).into_iter();
+        let hosts = besides.filter_map(|(rank, beside)| self.late_host(rank, &beside, settings));
+        let ranks = self.alone.keys();
+        let devices = ranks.filter_map(|rank| self.slow_device(*rank, settings));
+        hosts
+            .chain(devices)
+            .map(|late| self.finding(&late, settings, context))
+            .collect()
+    }
+
+    /// Whether more should be known of the devices: in its last sampled step a rank was late.
+    pub fn suspects_devices(&self, settings: &IncidentSettings) -> bool {
+        let mut besides = self.besides(settings).into_iter();
+        let last = |rank| self.alone.get(&rank).and_then(|alone| alone.rows.back());
+        besides.any(|(rank, beside)| last(rank).is_some_and(|row| beside.is_late(row)))
+            || self
+                .alone
+                .keys()
+                .any(|rank| last(*rank).is_some_and(Row::is_device_late))
+    }
+
+    /// Ranks whose devices take longer in their optimizers than those of other roles, and always did.
+    pub fn unlike_devices(
+        &self,
+        settings: &IncidentSettings,
+        context: JobContext<'_>,
+    ) -> Vec<UnlikeDevice> {
+        let seen: Vec<(u32, &Alone, [f64; 2])> = self
+            .alone
+            .iter()
+            .filter_map(|(rank, alone)| {
+                let own_s = alone.device_level_s(|row| row.own_s)?;
+                Some((
+                    *rank,
+                    alone,
+                    [own_s, alone.device_level_s(|row| row.took_s)?],
+                ))
+            })
+            .collect();
+        let took_s: Vec<f64> = seen.iter().map(|(_, _, [_, took_s])| *took_s).collect();
+        let beside = seen.iter().zip(model::medians_of_others(&took_s));
+        beside
+            .filter(|((_, alone, [own_s, _]), others_s)| {
+                let step_s = alone.median_of(|_| true, |row| row.makespan_s);
+                let least_s = step_s.map(|step_s| settings.steady_share_min * step_s);
+                // Without another rank there is nothing to be unlike.
+                seen.len() > 1 && least_s.is_some_and(|least_s| own_s - others_s >= least_s)
+            })
+            .map(|((rank, _, [own_s, _]), others_s)| UnlikeDevice {
+                rank: *rank,
+                stage: context.names.name(StageId::OPTIMIZER).to_owned(),
+                took_s: *own_s,
+                others_s,
+            })
+            .collect()
+    }
+
+    /// What ranks of other roles do, by rank and stage.
+    fn besides(&self, settings: &IncidentSettings) -> Vec<(u32, Beside)> {
+        let mut besides = Vec::new();
         for stage in STAGES {
+            // Of the ranks that do something there.
             let usual: BTreeMap<u32, [f64; 2]> = self
                 .alone
                 .iter()
                 .filter_map(|(rank, alone)| Some((*rank, alone.level(stage)?)))
                 .filter(|(_, [usual_s, _])| *usual_s >= LEAST_S)
                 .collect();
-            let ranks = self.alone.keys();
-            late.extend(ranks.filter_map(|rank| self.late(*rank, stage, &usual, settings)));
+            let ranks = self.alone.iter().filter(|(_, it)| it.is_seen());
+            besides.extend(ranks.filter_map(|(rank, alone)| {
+                let [level_s, scatter_s] = [0, 1].map(|which| {
+                    let others = usual.iter().filter(|(other, _)| *other != rank);
+                    median(&mut others.map(|(_, level)| level[which]).collect::<Vec<_>>())
+                });
+                let step_s = alone.median_of(|_| true, |row| row.makespan_s)?;
+                let beside = Beside {
+                    stage,
+                    level_s: level_s?,
+                    least_s: (settings.steady_share_min * step_s).max(SCATTERS * scatter_s?),
+                };
+                Some((*rank, beside))
+            }));
         }
-        late.iter()
-            .map(|late| self.finding(late, settings, context))
-            .collect()
+        besides
     }
 
-    /// `usual` are those of the ranks that do something in the stage, as [`Alone::level`] gives them.
-    fn late(
-        &self,
-        rank: u32,
-        stage: StageId,
-        usual: &BTreeMap<u32, [f64; 2]>,
-        settings: &IncidentSettings,
-    ) -> Option<Late> {
-        let alone = self.alone.get(&rank).filter(|it| it.is_seen())?;
-        let [level_s, scatter_s] = [0, 1].map(|which| {
-            let others = usual.iter().filter(|(other, _)| **other != rank);
-            median(&mut others.map(|(_, level)| level[which]).collect::<Vec<_>>())
-        });
-        let step_s = alone.median_of(|_| true, |row| row.makespan_s)?;
-        let beside = Beside {
-            stage,
-            level_s: level_s?,
-            least_s: (settings.steady_share_min * step_s).max(SCATTERS * scatter_s?),
-        };
-        let strikes: Vec<u64> = alone
-            .rows
-            .iter()
-            .filter(|row| beside.is_late(row))
-            .map(|it| it.step)
-            .collect();
+    fn late_host(&self, rank: u32, beside: &Beside, settings: &IncidentSettings) -> Option<Late> {
+        let (alone, stage) = (self.alone.get(&rank)?, beside.stage);
+        let strikes = alone.steady_strikes(|row| beside.is_late(row))?;
         let first = *strikes.first()?;
-        let seen: Seen = alone.rows.iter().map(|row| row.step).collect();
-        let last = alone.rows.back()?.step;
-        let strikes_last = *strikes.last()?;
-        if pace_of(&strikes, &seen, last) != Pace::Steady || strikes.len() < MIN_ROWS {
-            return None;
-        }
         let lateness_s = alone.median_of(|row| beside.is_late(row), |row| beside.late_s(row))?;
         // Others may be later still, or a queue hides it: steps must have grown with it. Where it was
         // there from the first step on, its device must at least have waited.
@@ -186,9 +210,46 @@ impl AcrossRoles {
         (lost_s > 0.0 && lost_s >= settings.steady_share_min * struck_s).then_some(Late {
             rank,
             stage,
+            side: Side::Host,
+            goes_on: strikes.last() == alone.rows.back().map(|row| &row.step),
             strikes,
-            goes_on: strikes_last == last,
             level_s: beside.level_s,
+            lateness_s,
+            lost_s,
+        })
+    }
+
+    /// A rank whose device takes longer in its optimizer than it did before, while others do not.
+    fn slow_device(&self, rank: u32, settings: &IncidentSettings) -> Option<Late> {
+        let alone = self.alone.get(&rank).filter(|it| it.is_seen())?;
+        let strikes = alone.steady_strikes(Row::is_device_late)?;
+        let first = *strikes.first()?;
+        let of_struck = |value: fn(&DeviceRow) -> Option<f64>| {
+            let struck = alone.rows.iter().filter(|row| row.is_device_late());
+            let values = struck.filter_map(|row| value(row.device.as_ref()?));
+            median(&mut values.collect::<Vec<_>>())
+        };
+        let growth = alone.device_growth_since(first)?;
+        let others = self.alone.iter().filter(|(other, _)| **other != rank);
+        let mut others: Vec<f64> = others
+            .filter_map(|(_, alone)| alone.device_growth_since(first))
+            .collect();
+        // What is slow everywhere is not its own.
+        if growth - median(&mut others)? < OWN_SHARE * growth {
+            return None;
+        }
+        let lateness_s = of_struck(DeviceRow::late_s)?;
+        let before_s = of_struck(|row| Some(row.usual.as_ref()?.makespan_s))?;
+        let struck_s = alone.median_of(Row::is_device_late, |row| row.makespan_s)?;
+        // Where its next input is not there yet, nobody waits for it.
+        let lost_s = (struck_s - before_s).clamp(0.0, lateness_s);
+        (lost_s > 0.0 && lost_s >= settings.steady_share_min * struck_s).then_some(Late {
+            rank,
+            stage: StageId::OPTIMIZER,
+            side: Side::Device,
+            goes_on: strikes.last() == alone.rows.back().map(|row| &row.step),
+            strikes,
+            level_s: of_struck(|row| Some(row.usual.as_ref()?.took_s))?,
             lateness_s,
             lost_s,
         })
@@ -231,7 +292,7 @@ impl AcrossRoles {
             stage: stage.clone(),
             other_stages: Vec::new(),
             place: None,
-            side: Some(Side::Host),
+            side: Some(late.side),
             usual_s: late.level_s,
             lateness_s: late.lateness_s,
             pace: Pace::Steady,
@@ -248,7 +309,7 @@ impl AcrossRoles {
                 ranks: ranks.clone(),
                 hosts: context.hosts_of(&ranks),
                 stage: Some(stage),
-                side: Some(Side::Host),
+                side: Some(late.side),
                 ..Subject::default()
             },
             pace: Pace::Steady,
@@ -257,9 +318,12 @@ impl AcrossRoles {
             victims: context.others(&ranks),
             cost: Cost::saved_whole(lost_s, cost_share),
             facts: vec![Fact::from(Observation::OwnWork(account))],
-            actions: vec![Action::LookAtStage {
-                part: step_part(late.stage, context.names),
-                ranks,
+            actions: vec![match late.side {
+                Side::Device => Action::CompareDevices { ranks },
+                Side::Host => Action::LookAtStage {
+                    part: step_part(late.stage, context.names),
+                    ranks,
+                },
             }],
             ..Finding::new(
                 Origin::Stages,
@@ -268,55 +332,4 @@ impl AcrossRoles {
             )
         }
     }
-}
-
-impl Alone {
-    fn is_seen(&self) -> bool {
-        self.rows.len() >= MIN_ROWS
-    }
-
-    /// What it usually takes in a stage, and how far it is off that, at the ninth of ten.
-    fn level(&self, stage: StageId) -> Option<[f64; 2]> {
-        let mut own_s: Vec<f64> = self
-            .rows
-            .iter()
-            .filter_map(|row| row.own_s.get(&stage).copied())
-            .collect();
-        let usual_s = median(&mut own_s).filter(|_| own_s.len() >= MIN_ROWS)?;
-        let mut off_s: Vec<f64> = own_s.iter().map(|own_s| (own_s - usual_s).abs()).collect();
-        off_s.sort_by(f64::total_cmp);
-        Some([usual_s, *off_s.get(off_s.len() * 9 / 10)?])
-    }
-
-    fn median_of(&self, of: impl Fn(&Row) -> bool, value: impl Fn(&Row) -> f64) -> Option<f64> {
-        let rows = self.rows.iter().filter(|row| of(row));
-        median(&mut rows.map(value).collect::<Vec<_>>())
-    }
-}
-
-/// What the host of a rank did by itself in the rows of an account of it alone.
-fn rows_of(account: &DeviceAccount) -> impl Iterator<Item = Row> {
-    let sampled = &account.sampled;
-    account.found.steps.iter().filter_map(|step| {
-        let block = sampled.window.blocks.get(step.block)?;
-        let size = block.boundaries.len();
-        let cells = step.row * size..(step.row + 1) * size;
-        let took_s = sampled.host.took_s.get(step.block)?.get(cells.clone())?;
-        let read_s = sampled.host.read_s.get(step.block)?.get(cells.clone())?;
-        let held_s = sampled.host_bound_least_s.get(step.block)?.get(cells)?;
-        let mut own_s: BTreeMap<StageId, f64> = BTreeMap::new();
-        let mut held_in_s: BTreeMap<StageId, f64> = BTreeMap::new();
-        for (boundary, held_s) in block.boundaries.iter().zip(held_s) {
-            *held_in_s.entry(boundary.stage).or_default() += held_s;
-        }
-        for (boundary, (took_s, read_s)) in block.boundaries.iter().zip(took_s.iter().zip(read_s)) {
-            *own_s.entry(boundary.stage).or_default() += took_s - read_s;
-        }
-        Some(Row {
-            step: step.step,
-            makespan_s: step.makespan_s,
-            own_s,
-            held_s: held_in_s,
-        })
-    })
 }

@@ -19,6 +19,8 @@ pub enum Conclusion {
     DevicesUnseen,
     /// Ranks are alone in their roles, and nobody is known to do what they do.
     Uncompared,
+    /// A device takes longer than those of other roles, which its own may ask for.
+    Unlike,
     /// Everything that could be wrong was looked at.
     Healthy,
 }
@@ -59,6 +61,8 @@ impl Verdict {
             Some(Conclusion::DevicesUnseen)
         } else if !job.uncompared_ranks.is_empty() {
             Some(Conclusion::Uncompared)
+        } else if !job.unlike_devices.is_empty() {
+            Some(Conclusion::Unlike)
         } else {
             None
         }

@@ -125,7 +125,7 @@ pub use usage::CoreUsage;
 pub use verdict::{
     Answer, Cause, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label, Method,
     NextInLine, Pace, PipelineSummary, Question, ReadBackSummary, SCHEMA, Severity, Side,
-    SideSummary, Source, StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
+    SideSummary, Source, StageSummary, Subject, UnlikeDevice, Verdict, WindowSummary, fold_ranks,
 };
 pub use wait::{Desync, DeviceArrival, DeviceProgress, StallKind, Wait};
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};

@@ -1,6 +1,6 @@
 //! What stands beside the incidents of a verdict.
 
-use crate::{CollectiveOp, NetworkFault, PipelineHalt, ReadBackSummary};
+use crate::{CollectiveOp, NetworkFault, PipelineHalt, ReadBackSummary, UnlikeDevice};
 
 /// Something worth saying beside the incidents: what was left out, or could not be seen.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,6 +122,8 @@ pub enum VerdictNote {
         /// Them.
         ranks: Vec<u32>,
     },
+    /// A device takes longer than those of other roles, which its own may ask for.
+    UnlikeDevice(UnlikeDevice),
     /// Hosts launch blocks of a pipeline early, and no device says when they ran.
     BlocksUnseen,
     /// The network of a rank was slow and nothing stood still.

@@ -129,6 +129,10 @@ pub struct JobSummary {
     /// Ranks that are alone in their roles and could not be put beside those of other roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncompared_ranks: Vec<u32>,
+    /// Devices of ranks that are alone in their roles which take longer than those of other roles
+    /// from the first step on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unlike_devices: Vec<UnlikeDevice>,
     /// Steps in which a host was late, or waited for its device, and which did what is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ambiguous_steps: u64,
@@ -158,6 +162,20 @@ pub struct ReadBackSummary {
     pub wait_share: f64,
     /// Share of the step, at most, in which devices have nothing to do for it.
     pub idle_share_max: f64,
+}
+
+/// A device that takes longer than those of other roles, and did from the first step on: nobody shares
+/// its role, which may ask for as much.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnlikeDevice {
+    /// The rank.
+    pub rank: u32,
+    /// Where it takes longer.
+    pub stage: String,
+    /// Seconds that it takes there in a step.
+    pub took_s: f64,
+    /// Those of other roles.
+    pub others_s: f64,
 }
 
 /// The pipeline of a job, as its calls of NCCL show it.

@@ -24,6 +24,10 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "ranks that are alone in their roles were compared with nothing",
         ),
+        Conclusion::Unlike => (
+            "Nothing found",
+            "whether a device is slow or its role has more to do is unknown",
+        ),
         Conclusion::Healthy => ("Healthy", "no rank and no stage stands out"),
     }
 }

@@ -2,7 +2,7 @@
 
 use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote, fold_ranks};
 
-use crate::words::percent;
+use crate::words::{duration, percent};
 use crate::{network, pipeline};
 
 /// Words a note.
@@ -106,6 +106,15 @@ pub fn note(note: &VerdictNote) -> String {
              what others do; device marks would tell (`laggard doctor` says whether they are on)",
             fold_ranks(ranks),
             if ranks.len() == 1 { "has" } else { "have each" },
+        ),
+        VerdictNote::UnlikeDevice(device) => format!(
+            "rank {}'s device takes {} of a step in {}, those of other roles {}: its role may have so \
+             much more to do, or the device is slow, which cannot be distinguished; swap two ranks' \
+             devices, and see whether it moves with the device",
+            device.rank,
+            duration(device.took_s),
+            device.stage,
+            duration(device.others_s),
         ),
         VerdictNote::Network { rank, fault } => network::fault(*rank, fault, None).text,
         VerdictNote::Calls(of_logs) => calls(of_logs),

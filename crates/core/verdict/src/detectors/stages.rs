@@ -5,7 +5,7 @@ use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen
 use incident::{AcrossRoles, DeviceAccount, Devices, Tracker};
 use model::{
     Claim, Cut, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
-    StageNames, Window,
+    StageNames, UnlikeDevice, Window,
 };
 use steps::DeviceClock;
 
@@ -173,27 +173,53 @@ impl Stages {
     ) -> Vec<Finding> {
         self.devices.leave_out(|step| context.is_left_out(step));
         let account = self.devices.account(window, &self.gates, &self.baseline);
-        self.across.take(window, found.exposed_s, account.as_ref());
+        self.across.take(
+            window,
+            found.exposed_s,
+            account.as_ref(),
+            self.tracker.settings(),
+        );
         let devices = self.devices.seen_by(account.as_ref());
-        self.tracker.observe(window, found, devices, context)
+        let shown = self.tracker.observe(window, found, devices, context);
+        let mut late = Vec::new();
+        // Of a rank that is alone in its role only an account tells more.
+        if account.is_some() {
+            late = self.across.findings(self.tracker.settings(), context);
+            late.retain(|it| it.open && it.subject.ranks == window.ranks);
+        }
+        with_alone(late, shown)
     }
+
+    /// Whether more should be known of the devices of ranks that are alone in their roles.
+    pub(crate) fn suspects_alone(&self) -> bool {
+        self.across.suspects_devices(self.tracker.settings())
+    }
+
+    /// Devices that take longer than those of other roles, and always did.
+    pub(crate) fn unlike_devices(&self, context: JobContext<'_>) -> Vec<UnlikeDevice> {
+        self.across.unlike_devices(self.tracker.settings(), context)
+    }
+}
+
+/// What is found of ranks that are alone in their roles, and of the others, costliest first.
+fn with_alone(mut late: Vec<Finding>, mut found: Vec<Finding>) -> Vec<Finding> {
+    // A rank that is late beside other roles does not only wait for data.
+    found.retain(|it| {
+        let is_same = |late: &Finding| {
+            matches!(&it.claim, Claim::InputBound { group: Some(group), .. }
+                if *group == late.subject.ranks && it.subject.stage == late.subject.stage)
+        };
+        !late.iter().any(is_same)
+    });
+    late.extend(found);
+    late.sort_by(|a, b| b.cost.exposed_s.total_cmp(&a.cost.exposed_s));
+    late
 }
 
 impl Detector for Stages {
     fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
-        let mut late = self.across.findings(self.tracker.settings(), context);
-        let mut found = self.tracker.findings(context);
-        // A rank that is late beside other roles does not only wait for data.
-        found.retain(|it| {
-            let is_same = |late: &Finding| {
-                matches!(&it.claim, Claim::InputBound { group: Some(group), .. }
-                    if *group == late.subject.ranks && it.subject.stage == late.subject.stage)
-            };
-            !late.iter().any(is_same)
-        });
-        late.extend(found);
-        late.sort_by(|a, b| b.cost.exposed_s.total_cmp(&a.cost.exposed_s));
-        late
+        let late = self.across.findings(self.tracker.settings(), context);
+        with_alone(late, self.tracker.findings(context))
     }
 
     fn restart(&mut self) {

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use model::{Announcement, DeviceTime, DevicesSeen, Mark, RankNs, Side, StageId, VerdictNote};
+use model::{
+    Announcement, DeviceTime, DevicesSeen, Mark, RankNs, Side, StageId, UnlikeDevice, VerdictNote,
+};
 use steps::runs_from;
 
 use super::Job;
@@ -59,7 +61,8 @@ impl Job {
         let is_late = self.escalation.is_slow() || stages.tracker.suspects_devices();
         // Blocks count by their devices however far hosts are ahead.
         let is_suspected = stages.devices.run_ahead.is_some() && is_late
-            || self.detectors.pipelines.suspects_devices();
+            || self.detectors.pipelines.suspects_devices()
+            || stages.suspects_alone();
         if !is_suspected {
             return None;
         }
@@ -92,6 +95,12 @@ impl Job {
             .into_iter()
             .filter(|_| self.source.has_marks())
             .collect()
+    }
+
+    /// Devices that take longer than those of other roles from the first step on, which their parts of
+    /// the model may ask for.
+    pub(super) fn unlike_devices(&self) -> Vec<UnlikeDevice> {
+        self.detectors.stages.unlike_devices(self.context())
     }
 
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.

@@ -28,6 +28,7 @@ impl Job {
                 hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
                 hosts_may_run_ahead,
                 uncompared_ranks: self.uncompared_ranks(),
+                unlike_devices: self.unlike_devices(),
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),
                 sampled_steps: self.detectors.stages.devices.sampled_steps(),
                 read_backs: self.detectors.stages.devices.read_backs(&self.names),

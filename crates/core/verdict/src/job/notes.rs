@@ -143,6 +143,11 @@ impl Job {
         let ranks = self.uncompared_ranks();
         notes.extend((!ranks.is_empty()).then_some(VerdictNote::Uncompared { ranks }));
         notes.extend(
+            self.unlike_devices()
+                .into_iter()
+                .map(VerdictNote::UnlikeDevice),
+        );
+        notes.extend(
             self.detectors
                 .pipelines
                 .are_unseen()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, load};
-use model::{Conclusion, Event, Input, RankNs, Side, Source, Verdict};
+use model::{Announcement, Claim, Conclusion, Event, Input, RankNs, Side, Source, Verdict};
 use verdict::{Job, Settings};
 
 /// What was recorded of a job.
@@ -150,6 +150,37 @@ fn ranks_alone_in_their_roles_are_not_healthy_where_nothing_shows_what_their_hos
     );
 }
 
+#[test]
+fn a_device_that_became_slow_in_its_optimizer_is_named() {
+    let text = said_of(
+        "pipeline_device_optimizer",
+        1,
+        "optim.step_cpu_wall",
+        Side::Device,
+    );
+    let begin = "rank 1's device is slow in optim.step_cpu_wall: 15.";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(text.contains(" instead of 5."), "{text}");
+}
+
+#[test]
+fn a_device_that_was_always_slow_in_its_optimizer_may_have_more_to_do() {
+    let verdict = verdict_on("pipeline_device_optimizer", |input| match input {
+        Input::Mark { mark, .. } => mark.step >= 23,
+        _ => true,
+    });
+    assert_eq!(verdict.incidents, []);
+    assert_eq!(verdict.conclusion(), Some(Conclusion::Unlike));
+    let [unlike] = &verdict.job.unlike_devices[..] else {
+        panic!("{:?}", verdict.job.unlike_devices)
+    };
+    assert_eq!((unlike.rank, &unlike.stage[..]), (1, "optim.step_cpu_wall"));
+    assert!((14e-3..16e-3).contains(&unlike.took_s), "{unlike:?}");
+    assert!((4e-3..6e-3).contains(&unlike.others_s), "{unlike:?}");
+    let said = "rank 1's device takes ";
+    assert!(verdict.notes.iter().any(|note| note.starts_with(said)));
+}
+
 /// Takes a recording input by input; `ask` gets the job and the clock after each mark. The job.
 fn watched(recording: &str, mut ask: impl FnMut(&mut Job, RankNs)) -> Job {
     let mut job = Job::new("job", Source::Run, Settings::default());
@@ -164,6 +195,27 @@ fn watched(recording: &str, mut ask: impl FnMut(&mut Job, RankNs)) -> Job {
         }
     }
     job
+}
+
+#[test]
+fn a_late_callback_of_a_rank_alone_in_its_role_is_announced() {
+    let mut job = watched("pipeline_callback", |_, _| {});
+    job.finish();
+    let said: Vec<Claim> = job
+        .take_announcements()
+        .into_iter()
+        .filter_map(|it| match it {
+            Announcement::InWindow { claim, .. } => Some(claim),
+            _ => None,
+        })
+        .collect();
+    let [Claim::LateRanks(late)] = &said[..] else {
+        panic!("{said:#?}")
+    };
+    assert_eq!(
+        (&late.ranks[..], &late.stage[..]),
+        (&[1][..], "callbacks.cpu_wall")
+    );
 }
 
 #[test]
