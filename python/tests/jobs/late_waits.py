@@ -10,6 +10,7 @@ pause (one step in 25, five times as long), device (its kernels take 1.5 times a
 There may be several, each with a rank and seconds of its own: ``loader@1@0.04,callback@3@0.02``.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step),
 never, or clip (inside the optimizer, which clips gradients).
+``QUEUE`` launches fit the queue, and the device takes ``TIMES`` times as long as usual.
 """
 
 import mmap
@@ -33,9 +34,10 @@ FAULT, READ = os.environ.get("FAULT", "none"), os.environ.get("READ", "after")
 SINCE = int(os.environ.get("SINCE", "0"))
 SEED = int(os.environ.get("SEED", "1"))
 # What a step takes on the device and on the host, in seconds; launches the host may be ahead.
-DEVICE = {"forward": 0.012, "backward": 0.010, "optimizer": 0.005}
+TIMES = float(os.environ.get("TIMES", "1"))
+DEVICE = {"forward": 0.012 * TIMES, "backward": 0.010 * TIMES, "optimizer": 0.005 * TIMES}
 HOST = {"data": 0.002, "forward": 0.003, "backward": 0.002, "optimizer": 0.001, "callback": 0.001}
-QUEUE = 24
+QUEUE = int(os.environ.get("QUEUE", "24"))
 
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -279,6 +279,7 @@ fn common(
         victims: window.ranks.iter().copied().collect(),
         hides: Vec::new(),
         hidden: false,
+        at_most: false,
         notable: true,
     }
 }

@@ -37,6 +37,14 @@ const VICTIM_ROWS: usize = 8;
 /// who meets the culprits waits as long as the job loses, and who does not waits not at all.
 const VICTIM_SHARE: f64 = 0.5;
 
+/// Stages in which a host launches nothing: its device may be done before it goes on.
+const WITHOUT_LAUNCHES: [StageId; 4] = [
+    StageId::DATA,
+    StageId::DATA_GAP,
+    StageId::CALLBACKS,
+    StageId::OTHER,
+];
+
 /// What kind of thing was found in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
@@ -101,6 +109,8 @@ pub struct Fault {
     pub hides: Vec<Hidden>,
     /// Whether it is hidden itself: it costs nothing until another one is fixed.
     pub hidden: bool,
+    /// Whether it may cost less: nobody saw how much of it devices hide.
+    pub at_most: bool,
     /// Whether this window alone is reason enough to speak of it.
     pub notable: bool,
 }
@@ -109,6 +119,12 @@ impl Fault {
     /// Whether it is in a stage.
     pub(crate) fn is_in(&self, stage: StageId) -> bool {
         self.stage == stage || self.other_stages.contains(&stage)
+    }
+
+    /// Whether the late ranks may launch work where they are late: then their devices need not wait.
+    pub(crate) fn launches(&self) -> bool {
+        let mut stages = self.other_stages.iter().chain([&self.stage]);
+        stages.any(|stage| !WITHOUT_LAUNCHES.contains(stage))
     }
 
     /// The same with what it costs in so many times the steps.
@@ -519,6 +535,7 @@ fn describe(
         victims: Ranks::default(),
         hides: Vec::new(),
         hidden: false,
+        at_most: false,
         notable: false,
     }
 }
@@ -677,6 +694,40 @@ pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &Incid
             .hides
             .retain(|h| notable.iter().any(|(r, s)| *r == h.ranks && *s == h.stage));
     }
+}
+
+/// Charges some of a window's faults anew, by what fixing some of them saves, and judges all. What is
+/// late where it launches work is charged no more than before: its device works meanwhile.
+pub(crate) fn recharge(
+    faults: &mut Vec<Fault>,
+    which: impl Fn(&Fault) -> bool,
+    found: &WindowFrontier,
+    settings: &IncidentSettings,
+    gain_s: impl Fn(&[usize]) -> f64,
+) {
+    let (those, others): (Vec<Fault>, Vec<Fault>) =
+        std::mem::take(faults).into_iter().partition(which);
+    for it in share_out(those.len(), gain_s) {
+        let fault = Fault {
+            hides: Vec::new(),
+            ..those[it.at].clone()
+        };
+        let (cost_s, gain_alone_s) = (fault.cost_s, fault.gain_alone_s);
+        charge(faults, fault, &it);
+        if let Some(fault) = faults.last_mut().filter(|fault| fault.launches()) {
+            fault.cost_s = fault.cost_s.min(cost_s);
+            fault.gain_alone_s = fault.gain_alone_s.min(gain_alone_s);
+        }
+    }
+    faults.extend(others);
+    let steps: Vec<u64> = found.steps.iter().map(|account| account.step).collect();
+    let stretch = Stretch {
+        steps: &steps,
+        exposed_s: found.exposed_s,
+        median_s: found.median_step_s(),
+    };
+    judge(faults, stretch, settings);
+    faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
 }
 
 /// What is known of a fault, over one window or many, when its weight is judged.

@@ -39,6 +39,7 @@ mod lateness;
 mod pace;
 mod pause;
 mod pipeline;
+mod queued;
 mod read_backs;
 mod settings;
 mod sides;

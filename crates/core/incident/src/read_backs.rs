@@ -4,8 +4,7 @@
 use frontier::WindowFrontier;
 use model::{Block, StageId, Window, median, medians_of_others};
 
-use crate::costs::share_out;
-use crate::fault::{Stretch, judge};
+use crate::fault::recharge;
 use crate::{Fault, FaultKind, IncidentSettings};
 
 /// Seconds that all ranks must wait at a read-back to be seen to wait there, and times by which that
@@ -227,26 +226,24 @@ fn gain_s(stretches: &[LateStretch], steps: usize, fixed: &[usize]) -> f64 {
     gained_s / (stretches.len() * steps).max(1) as f64
 }
 
-/// Charges late ranks no more than they cost between read-backs that are seen; what their launch
-/// queues absorb costs nothing.
+/// Charges late ranks what they cost between read-backs that are seen, and says whether any are; what
+/// launch queues absorb costs nothing.
 pub(crate) fn charge_between(
-    faults: &mut [Fault],
+    faults: &mut Vec<Fault>,
     window: &Window,
     found: &WindowFrontier,
     settings: &IncidentSettings,
-) {
+) -> bool {
     let Some(read_backs) = ReadBacks::of_window(window) else {
-        return;
+        return false;
     };
-    let late: Vec<usize> = (0..faults.len())
-        .filter(|at| faults[*at].kind == FaultKind::LateRanks)
-        .collect();
+    let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
+    let late = faults.iter().filter(|fault| is_late(fault));
     let with_columns: Vec<(&Fault, Vec<usize>)> = late
-        .iter()
-        .map(|at| {
-            let ranks = faults[*at].ranks.iter();
+        .map(|fault| {
+            let ranks = fault.ranks.iter();
             let columns = ranks.filter_map(|rank| window.ranks.binary_search(rank).ok());
-            (&faults[*at], columns.collect())
+            (fault, columns.collect())
         })
         .collect();
     let pairs = read_backs.rows.windows(2);
@@ -255,19 +252,10 @@ pub(crate) fn charge_between(
         .collect();
     let rows = found.steps.len() as f64;
     let steps = read_backs.steps();
-    for it in share_out(late.len(), |some| gain_s(&stretches, steps, some) * rows) {
-        let fault = &mut faults[late[it.at]];
-        fault.cost_s = fault.cost_s.min(it.cost_s);
-        fault.gain_alone_s = fault.gain_alone_s.min(it.alone_s);
-    }
-    let numbers: Vec<u64> = found.steps.iter().map(|account| account.step).collect();
-    let stretch = Stretch {
-        steps: &numbers,
-        exposed_s: found.exposed_s,
-        median_s: found.median_step_s(),
-    };
-    judge(faults, stretch, settings);
-    faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
+    recharge(faults, is_late, found, settings, |some| {
+        gain_s(&stretches, steps, some) * rows
+    });
+    true
 }
 
 #[cfg(test)]
@@ -326,7 +314,7 @@ mod tests {
         let found = analyse(window, &gates, &Baseline::CohortMedian);
         let mut faults = find_faults(window, &found, &gates, &settings);
         assert_eq!(faults[0].ranks, [2]);
-        charge_between(&mut faults, window, &found, &settings);
+        assert!(charge_between(&mut faults, window, &found, &settings));
         faults.iter().map(|fault| fault.cost_s).sum::<f64>() / 50.0
     }
 

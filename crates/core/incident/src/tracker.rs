@@ -10,6 +10,7 @@ use model::{
 use crate::cause::{Best, common_causes};
 use crate::fault::{OTHER_SIZE_RATIO, Record, Stretch};
 use crate::pace::{Seen, pace_of};
+use crate::queued::charge_queued;
 use crate::read_backs::charge_between;
 use crate::sides::settle;
 use crate::vouch::vouch;
@@ -276,8 +277,9 @@ impl Tracker {
         let (gates, settings) = (&self.gates, &self.settings);
         let mut late = find_faults(window, found, gates, settings);
         let is_blind = window.runs_ahead && matches!(devices, Devices::Unseen);
-        if is_blind {
-            charge_between(&mut late, window, found, settings);
+        let is_charged = is_blind && charge_between(&mut late, window, found, settings);
+        if is_blind && !is_charged && window.meeting != Meeting::Seen {
+            charge_queued(&mut late, window, found, settings);
         }
         let (late, is_ambiguous) = group.distinguishable(late, window, is_blind);
         self.is_unsettled =
@@ -677,6 +679,7 @@ impl Track {
                 cost_share,
                 gain_alone_s: self.gain_alone_s,
                 hidden: self.fault.hidden,
+                at_most: self.fault.at_most,
                 next_in_line: self.next_in_line(context.names),
             }),
             FaultKind::Rotating => Claim::Rotating {

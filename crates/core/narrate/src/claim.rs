@@ -116,7 +116,8 @@ fn late_ranks(late: &LateRanks) -> String {
     let place = place_words(late.place.as_ref());
     let lateness = duration(late.lateness_s);
     let cost = format!(
-        "{} of exposed step time {}",
+        "{}{} of exposed step time {}",
+        if late.at_most { "up to " } else { "" },
         percent(late.cost_share),
         since(late.steps)
     );

@@ -18,14 +18,22 @@ const WRONG_SHARE: f64 = 0.03;
 /// How far beyond its true cost a fault may be charged: of the cost, and of a step.
 const OFF_RATIO: f64 = 0.15;
 const OFF_SHARE: f64 = 0.05;
+/// Share of costly jobs whose charge must be within a tenth of what they cost.
+const NEAR_SHARE: f64 = 0.8;
+/// Where nothing is read back: share of costly jobs of which nothing may be said, that must be charged
+/// what they cost or more, and of absorbed faults that may be charged more than so much of a step.
+const MISSED_SHARE: f64 = 0.02;
+const BOUNDED_SHARE: f64 = 0.9;
+const LOUD_SHARE: f64 = 0.10;
+const LOUD_JOBS_SHARE: f64 = 0.25;
 
-/// A job of four to six ranks that reads its loss in every tenth step, and is late in its loader.
-fn any_job(seed: u64) -> AheadJob {
+/// A job of four to six ranks whose device makes no marks, one of which is late.
+fn any_job(seed: u64, read_back: ReadBack, spot: SlowSpot) -> AheadJob {
     let mut rng = SmallRng::seed_from_u64(seed);
     let base = AheadJob::new(seed);
     let ranks = rng.random_range(4..7);
     let slow = Slow {
-        spot: SlowSpot::Data,
+        spot,
         rank: Some(rng.random_range(0..ranks)),
         late_s: 0.06 * rng.random::<f64>(),
         since: 0,
@@ -39,7 +47,7 @@ fn any_job(seed: u64) -> AheadJob {
         collective_s: base.collective_s * any(0.2, 4.0),
         noise: any(0.005, 0.05),
         queue: any(10.0, 200.0) as usize,
-        read_back: ReadBack::Every(10),
+        read_back,
         slow: vec![slow],
         device_marks: false,
         ..base
@@ -49,8 +57,9 @@ fn any_job(seed: u64) -> AheadJob {
 #[test]
 fn a_loader_whose_lateness_the_queue_absorbs_is_not_charged_without_device_marks() {
     let (mut wrong, mut absorbed, mut loud, mut costly, mut off) = (Vec::new(), 0, 0, 0, 0);
+    let mut ratios = Vec::new();
     for seed in 0..jobs(JOBS) {
-        let job = any_job(seed);
+        let job = any_job(seed, ReadBack::Every(10), SlowSpot::Data);
         let (sound, healthy_s) = verdict(&job.healthy());
         let (said, step_s) = verdict(&job);
         let gain_s = step_s - healthy_s;
@@ -73,6 +82,9 @@ fn a_loader_whose_lateness_the_queue_absorbs_is_not_charged_without_device_marks
         loud += u32::from(is_loud);
         costly += u32::from(gain_s >= NAMED_SHARE * step_s);
         off += u32::from(is_off);
+        if gain_s >= NAMED_SHARE * step_s {
+            ratios.push(charged_s / gain_s);
+        }
         if is_innocent || is_loud || is_silent || is_off || names_sound {
             wrong.push(format!(
                 "{seed}: {:.1} ms late, charged {:.1} of {:.1} ms, a step {:.1}, queue {}, innocent {is_innocent}, loud {is_loud}, silent {is_silent}, off {is_off}, cut {}, sound: {:?}",
@@ -90,5 +102,52 @@ fn a_loader_whose_lateness_the_queue_absorbs_is_not_charged_without_device_marks
         wrong.len() as f64 <= WRONG_SHARE * jobs(JOBS) as f64,
         "{} wrong, {loud} of {absorbed} absorbed are charged, {off} too much, {costly} cost: {wrong:#?}",
         wrong.len()
+    );
+    let near = ratios.iter().filter(|ratio| (0.9..=1.1).contains(*ratio));
+    let near = near.count() as f64 / ratios.len() as f64;
+    assert!(near >= NEAR_SHARE, "{near} within a tenth");
+}
+
+/// Nothing is read back: only full launch queues hold hosts up.
+#[test]
+fn who_sets_the_pace_of_a_job_that_never_reads_back_is_charged_what_it_may_cost() {
+    let (mut wrong, mut costly, mut bounded, mut absorbed, mut loud) = (Vec::new(), 0, 0, 0, 0);
+    let mut silent = 0;
+    for seed in 0..jobs(JOBS) {
+        let spot = [SlowSpot::Data, SlowSpot::Callback][seed as usize % 2];
+        let job = any_job(seed, ReadBack::Never, spot);
+        let (sound, healthy_s) = verdict(&job.healthy());
+        let (said, step_s) = verdict(&job);
+        let gain_s = step_s - healthy_s;
+        let costs_s: f64 = said.incidents.iter().map(|incident| incident.cost_s).sum();
+        let charged_s = costs_s / said.job.analysed_steps as f64;
+        let rank: Vec<u32> = job.slow[0].rank.into_iter().collect();
+        let is_innocent = said.incidents.iter().any(|it| it.subject.ranks != rank);
+        let is_costly = gain_s >= NAMED_SHARE * step_s;
+        let is_absorbed = gain_s < SILENT_SHARE * step_s;
+        let is_bounded = is_costly && charged_s >= (1.0 - OFF_RATIO) * gain_s;
+        costly += u32::from(is_costly);
+        bounded += u32::from(is_bounded);
+        absorbed += u32::from(is_absorbed);
+        loud += u32::from(is_absorbed && charged_s > LOUD_SHARE * step_s);
+        silent += u32::from(is_costly && said.incidents.is_empty());
+        if is_innocent || !sound.incidents.is_empty() {
+            let texts: Vec<&str> = said.incidents.iter().map(|it| it.text.as_str()).collect();
+            let (gain_ms, step_ms) = (gain_s * 1e3, step_s * 1e3);
+            wrong.push(format!(
+                "{seed}: {gain_ms:.1} of {step_ms:.1} ms, rank {rank:?}: {texts:?}, sound: {:?}",
+                sound.incidents.first().map(|it| &it.text)
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    println!("{bounded} of {costly} bounded, {loud} of {absorbed} absorbed are loud");
+    assert!(
+        f64::from(bounded) >= BOUNDED_SHARE * f64::from(costly),
+        "{bounded} of {costly}"
+    );
+    assert!(
+        f64::from(loud) <= LOUD_JOBS_SHARE * f64::from(absorbed),
+        "{loud} of {absorbed}"
     );
 }

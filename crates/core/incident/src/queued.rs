@@ -1,0 +1,324 @@
+//! What late hosts cost where nothing but full launch queues holds the others up: hosts run ahead of
+//! devices that make no marks, and nothing is seen to be read back.
+
+use frontier::WindowFrontier;
+use model::{Block, Growth, StageId, Window, median, medians_of_others};
+
+use crate::fault::recharge;
+use crate::{Fault, FaultKind, IncidentSettings};
+
+/// Share of a window's rows that must have the same boundaries to stand for all. Ours.
+const SAME_ROWS_SHARE: f64 = 0.8;
+/// How far from usual a rank's work must typically be to show whether it is held up behind it, in
+/// seconds. Ours: clocks do not tick finer.
+const VARIES_S: f64 = 1e-6;
+/// Times its standard error, and share of a step, by which a rank must be quicker than the others to
+/// get ahead of them. Ours.
+const SURE_ERRORS: f64 = 2.5;
+const QUICKER_SHARE: f64 = 2e-3;
+/// Standard error of the median of so many values, times the root of their number, over their median
+/// deviation: of the normal distribution.
+const MEDIAN_ERROR: f64 = 1.86;
+/// Share of the steps that a fault must strike to count in all of them.
+const STEADY_SHARE: f64 = 0.6;
+
+/// Steps of a window by what each rank takes in each segment.
+struct Cycle<'window> {
+    block: &'window Block,
+    /// `[boundary][rank]`, the mean over the rows, in seconds.
+    mean_s: Vec<f64>,
+}
+
+impl<'window> Cycle<'window> {
+    fn of_window(window: &'window Window) -> Option<Self> {
+        let block = window.blocks.iter().max_by_key(|block| block.steps.len())?;
+        let rows = block.steps.len() as f64;
+        if rows < SAME_ROWS_SHARE * window.rows() as f64 || rows == 0.0 {
+            return None;
+        }
+        let mut mean_s = vec![0.0; block.boundaries.len() * block.ranks];
+        for (_, row) in block.rows() {
+            for (mean_s, took_s) in mean_s.iter_mut().zip(row) {
+                *mean_s += took_s / rows;
+            }
+        }
+        Some(Self { block, mean_s })
+    }
+
+    fn places(&self) -> std::ops::Range<usize> {
+        0..self.block.boundaries.len()
+    }
+
+    fn stage(&self, at: usize) -> StageId {
+        self.block.boundaries[at].stage
+    }
+
+    fn mean_s(&self, at: usize, rank: usize) -> f64 {
+        self.mean_s[at * self.block.ranks + rank]
+    }
+
+    /// Whether the job is seen to go as fast as a rank's host does.
+    ///
+    /// A host that is held up goes on when its device tells it to: what it takes longer elsewhere it
+    /// then takes less there. One that nothing holds up and that is quicker than the others fills its
+    /// launch queue meanwhile.
+    fn sets_the_pace(&self, rank: usize, others: &[usize]) -> bool {
+        let mut places = self.places().filter(|at| self.stage(*at) != StageId::DATA);
+        places.all(|at| {
+            let growth = self.growth(at, rank);
+            growth.varies_by(VARIES_S) && !growth.is_possible()
+        }) && !self.gets_ahead(rank, others)
+    }
+
+    /// Whether a rank takes less for its steps than the others: in all of the window, or in half of it,
+    /// as queues fill in its first steps.
+    fn gets_ahead(&self, rank: usize, others: &[usize]) -> bool {
+        let total_s = |row: &[f64], rank: usize| -> f64 {
+            row.iter().skip(rank).step_by(self.block.ranks).sum()
+        };
+        let quicker_s = self.block.rows().map(|(_, row)| {
+            let mut others_s: Vec<f64> = others.iter().map(|rank| total_s(row, *rank)).collect();
+            median(&mut others_s).unwrap_or(0.0) - total_s(row, rank)
+        });
+        let quicker_s: Vec<f64> = quicker_s.collect();
+        let (first, second) = quicker_s.split_at(quicker_s.len() / 2);
+        let least_s = QUICKER_SHARE * self.mean_s.iter().sum::<f64>() / self.block.ranks as f64;
+        [&quicker_s, first, second].into_iter().any(|part_s| {
+            let usual_s = median(&mut part_s.to_vec()).unwrap_or(0.0);
+            let mut scatter_s: Vec<f64> = part_s.iter().map(|it| (it - usual_s).abs()).collect();
+            let error_s =
+                MEDIAN_ERROR * median(&mut scatter_s).unwrap_or(0.0) / (part_s.len() as f64).sqrt();
+            usual_s > least_s.max(SURE_ERRORS * error_s)
+        })
+    }
+
+    /// What a rank takes in a segment by how early it comes there.
+    fn growth(&self, at: usize, rank: usize) -> Growth {
+        let (mut early_s, mut takes_s) = (Vec::new(), Vec::new());
+        let rows: Vec<(u64, &[f64])> = self.block.rows().collect();
+        for pair in rows.windows(2) {
+            let [(before, row_before), (step, row)] = pair else {
+                continue;
+            };
+            if before + 1 != *step {
+                continue;
+            }
+            let took_s = |row: &[f64], at: usize| row[at * self.block.ranks + rank];
+            let since_s: f64 = (at + 1..self.places().end)
+                .map(|at| took_s(row_before, at))
+                .sum();
+            let until_s: f64 = (0..at).map(|at| took_s(row, at)).sum();
+            early_s.push(-since_s - until_s);
+            takes_s.push(took_s(row, at));
+        }
+        Growth::of(vec![early_s], vec![takes_s])
+    }
+
+    /// How much later than the others' each rank's step is for a fault, in seconds.
+    fn lateness_s(&self, fault: &Fault) -> Vec<f64> {
+        let ranks = self.block.ranks;
+        let mut own_s = vec![0.0; ranks];
+        for at in self.places().filter(|at| fault.is_in(self.stage(*at))) {
+            (0..ranks).for_each(|rank| own_s[rank] += self.mean_s(at, rank));
+        }
+        let usual_s = medians_of_others(&own_s);
+        own_s
+            .iter()
+            .zip(usual_s)
+            .map(|(own_s, usual_s)| (own_s - usual_s).max(0.0))
+            .collect()
+    }
+
+    /// How long a step holds a rank up that is not late, beside one that nothing holds up.
+    fn held_s(&self, rank: usize, free: usize, stages: impl Fn(StageId) -> bool) -> f64 {
+        // Its device waits for the late one once a step, and its host in one segment, behind a full queue.
+        self.places()
+            .filter(|at| !stages(self.stage(*at)))
+            .map(|at| self.mean_s(at, rank) - self.mean_s(at, free))
+            .fold(0.0, f64::max)
+    }
+}
+
+/// Charges late ranks what the job may lose by them: nothing where none of them is seen to set its
+/// pace, and else no more than the others are held up.
+///
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub(crate) fn charge_queued(
+    faults: &mut Vec<Fault>,
+    window: &Window,
+    found: &WindowFrontier,
+    settings: &IncidentSettings,
+) {
+    let Some(cycle) = Cycle::of_window(window) else {
+        return;
+    };
+    let rows = found.steps.len() as f64;
+    let is_steady = |fault: &Fault| {
+        fault.kind == FaultKind::LateRanks && fault.strikes.len() as f64 >= STEADY_SHARE * rows
+    };
+    let steady: Vec<&Fault> = faults.iter().filter(|fault| is_steady(fault)).collect();
+    let late_s: Vec<Vec<f64>> = steady
+        .iter()
+        .map(|fault| {
+            let is_its = |rank: usize| fault.ranks.contains(&window.ranks[rank]);
+            let late_s = cycle.lateness_s(fault).into_iter().enumerate();
+            late_s
+                .map(|(rank, late_s)| if is_its(rank) { late_s } else { 0.0 })
+                .collect()
+        })
+        .collect();
+    // What all of some faults make a rank later by.
+    let load_s = |rank: usize, fixed: &[usize]| -> f64 {
+        let left = (0..late_s.len()).filter(|at| !fixed.contains(at));
+        left.map(|at| late_s[at][rank]).sum()
+    };
+    let ranks = 0..window.ranks.len();
+    let (late, punctual): (Vec<usize>, Vec<usize>) =
+        ranks.partition(|rank| load_s(*rank, &[]) > 0.0);
+    let paced = late
+        .iter()
+        .copied()
+        .filter(|rank| cycle.sets_the_pace(*rank, &punctual));
+    let Some(latest) = paced.max_by(|a, b| load_s(*a, &[]).total_cmp(&load_s(*b, &[]))) else {
+        // Nobody is seen to hold up the job.
+        if !late.is_empty() && !steady.iter().any(|fault| fault.launches()) {
+            recharge(faults, is_steady, found, settings, |_| 0.0);
+        }
+        return;
+    };
+    let is_its = |stage: StageId| {
+        steady
+            .iter()
+            .zip(&late_s)
+            .any(|(fault, late_s)| late_s[latest] > 0.0 && fault.is_in(stage))
+    };
+    let launches = steady
+        .iter()
+        .zip(&late_s)
+        .any(|(fault, late_s)| late_s[latest] > 0.0 && fault.launches());
+    if launches {
+        return;
+    }
+    let mut held_s: Vec<f64> = punctual
+        .iter()
+        .map(|rank| cycle.held_s(*rank, latest, is_its))
+        .collect();
+    let Some(held_s) = median(&mut held_s) else {
+        return;
+    };
+    let most_s = load_s(latest, &[]);
+    // The host that sets the pace takes all of a step for its own work: without what it is late by it
+    // takes what the others do. Devices take what is left of a step in which nobody waits.
+    let of_step_s = |fixed: &[usize]| {
+        let latest_s = late
+            .iter()
+            .map(|rank| load_s(*rank, fixed))
+            .fold(0.0, f64::max);
+        (most_s - latest_s).min(held_s).max(0.0)
+    };
+    recharge(faults, is_steady, found, settings, |fixed| {
+        rows * of_step_s(fixed)
+    });
+    for fault in faults.iter_mut().filter(|fault| is_steady(fault)) {
+        fault.at_most = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use frontier::{Baseline, Gates, analyse};
+    use model::{Boundary, Ending, MarkKind, Sync};
+
+    use super::*;
+    use crate::find_faults;
+
+    const STEPS: usize = 50;
+
+    /// Steps of four ranks, of which rank 2 is 60 ms late in its loader. Hosts that a full queue holds
+    /// up in their forward pass leave it when `freed_s` says, by the step and by when rank 2 would if
+    /// nothing held it up. What they launch in the optimizer takes them 15 ms more than rank 2.
+    fn window(freed_s: impl Fn(usize, f64) -> f64) -> Window {
+        let boundary = |stage, kind| Boundary {
+            stage,
+            after: kind,
+            ending: Ending::Mark(kind),
+            sync: Sync::None,
+        };
+        let boundaries = [
+            boundary(StageId::DATA, MarkKind::DataEnd),
+            boundary(StageId::FORWARD, MarkKind::BackwardBegin),
+            boundary(StageId::OPTIMIZER, MarkKind::OptimizerEnd),
+            boundary(StageId::CALLBACKS, MarkKind::DataBegin),
+        ];
+        let mut now_s = [0.0; 4];
+        let mut durations_s = vec![0.0; STEPS * 16];
+        // Xorshift: what looks random must be independent from segment to segment.
+        let mut random = 88_172_645_463_325_252_u64;
+        let mut took = |usual_s: f64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            usual_s + (random % 1000) as f64 * 2e-7
+        };
+        for step in 0..STEPS {
+            // Rank 2 first: the others wait for it.
+            let mut last_s = 0.0;
+            for rank in [2, 0, 1, 3] {
+                let is_late = rank == 2;
+                let data_s = took(if is_late { 0.062 } else { 0.002 });
+                let own_s = data_s + took(0.006);
+                if is_late {
+                    last_s = freed_s(step, now_s[rank] + own_s).max(now_s[rank] + own_s);
+                }
+                let forward_s = (last_s - now_s[rank] - data_s).max(own_s - data_s);
+                let optimizer_s = took(if is_late { 0.001 } else { 0.016 });
+                let callback_s = took(0.001);
+                let row = [data_s, forward_s, optimizer_s, callback_s];
+                for (at, seconds) in row.into_iter().enumerate() {
+                    durations_s[step * 16 + at * 4 + rank] = seconds;
+                    now_s[rank] += seconds;
+                }
+            }
+        }
+        Window {
+            runs_ahead: true,
+            ..Block {
+                boundaries: boundaries.into(),
+                groups: None,
+                steps: (0..STEPS as u64).collect(),
+                durations_s,
+                ranks: 4,
+                carried: 0,
+            }
+            .into()
+        }
+    }
+
+    /// What faults cost a step, in seconds, and whether at most.
+    fn charged(window: &Window) -> (f64, bool) {
+        let (gates, settings) = (Gates::default(), IncidentSettings::default());
+        let found = analyse(window, &gates, &Baseline::CohortMedian);
+        let mut faults = find_faults(window, &found, &gates, &settings);
+        assert_eq!(faults[0].ranks, [2]);
+        charge_queued(&mut faults, window, &found, &settings);
+        let cost_s = faults.iter().map(|fault| fault.cost_s).sum::<f64>();
+        (cost_s / STEPS as f64, faults[0].at_most)
+    }
+
+    #[test]
+    fn who_sets_the_pace_costs_up_to_what_it_holds_up_the_others() {
+        // A step takes 70 ms, of which the others are busy for 25.
+        let (cost_s, at_most) = charged(&window(|_, own_s| own_s));
+        assert!((cost_s - 0.045).abs() < 1e-3, "{cost_s}");
+        assert!(at_most);
+    }
+
+    #[test]
+    fn what_a_full_queue_holds_up_as_well_costs_nothing() {
+        // The device of rank 2 takes 80 ms for a step.
+        let freed_s =
+            |step: usize, _: f64| (step + 1) as f64 * 0.080 + (step * 104_729 % 17) as f64 * 5e-6;
+        assert_eq!(charged(&window(freed_s)), (0.0, false));
+    }
+}
