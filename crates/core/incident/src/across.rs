@@ -300,7 +300,6 @@ impl AcrossRoles {
             cost_share,
             gain_alone_s: lost_s,
             hidden: false,
-            at_most: false,
             next_in_line: Vec::new(),
         };
         Finding {

@@ -279,7 +279,6 @@ fn common(
         victims: window.ranks.iter().copied().collect(),
         hides: Vec::new(),
         hidden: false,
-        at_most: false,
         notable: true,
     }
 }

@@ -109,8 +109,6 @@ pub struct Fault {
     pub hides: Vec<Hidden>,
     /// Whether it is hidden itself: it costs nothing until another one is fixed.
     pub hidden: bool,
-    /// Whether it may cost less: nobody saw how much of it devices hide.
-    pub at_most: bool,
     /// Whether this window alone is reason enough to speak of it.
     pub notable: bool,
 }
@@ -535,7 +533,6 @@ fn describe(
         victims: Ranks::default(),
         hides: Vec::new(),
         hidden: false,
-        at_most: false,
         notable: false,
     }
 }

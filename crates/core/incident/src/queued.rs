@@ -5,6 +5,7 @@ use frontier::WindowFrontier;
 use model::{Block, Growth, StageId, Window, median, medians_of_others};
 
 use crate::fault::recharge;
+use crate::read_backs::may_read_back;
 use crate::{Fault, FaultKind, IncidentSettings};
 
 /// Share of a window's rows that must have the same boundaries to stand for all. Ours.
@@ -33,7 +34,8 @@ impl<'window> Cycle<'window> {
     fn of_window(window: &'window Window) -> Option<Self> {
         let block = window.blocks.iter().max_by_key(|block| block.steps.len())?;
         let rows = block.steps.len() as f64;
-        if rows < SAME_ROWS_SHARE * window.rows() as f64 || rows == 0.0 {
+        let is_most = rows > 0.0 && rows >= SAME_ROWS_SHARE * window.rows() as f64;
+        if !is_most || may_read_back(block) {
             return None;
         }
         let mut mean_s = vec![0.0; block.boundaries.len() * block.ranks];
@@ -57,22 +59,40 @@ impl<'window> Cycle<'window> {
         self.mean_s[at * self.block.ranks + rank]
     }
 
-    /// Whether the job is seen to go as fast as a rank's host does.
+    /// Whether the job goes as fast as a rank's host does. `None` if what varies does not show it.
     ///
     /// A host that is held up goes on when its device tells it to: what it takes longer elsewhere it
     /// then takes less there. One that nothing holds up and that is quicker than the others fills its
     /// launch queue meanwhile.
-    fn sets_the_pace(&self, rank: usize, others: &[usize]) -> bool {
-        let mut places = self.places().filter(|at| self.stage(*at) != StageId::DATA);
-        places.all(|at| {
-            let growth = self.growth(at, rank);
-            growth.varies_by(VARIES_S) && !growth.is_possible()
-        }) && !self.gets_ahead(rank, others)
+    fn sets_the_pace(&self, rank: usize, others: &[usize]) -> Option<bool> {
+        let quicker_s = self.quicker_s(rank, others);
+        let is_held = self.growths(rank).any(|growth| growth.is_certain());
+        if is_held || self.gets_ahead(&quicker_s) {
+            return Some(false);
+        }
+        // Queues fill in a part of the window.
+        let (first, second) = quicker_s.split_at(quicker_s.len() / 2);
+        let gets_ahead = [first, second]
+            .into_iter()
+            .any(|half| self.gets_ahead(half));
+        (self.is_free(rank) && !gets_ahead).then_some(true)
     }
 
-    /// Whether a rank takes less for its steps than the others: in all of the window, or in half of it,
-    /// as queues fill in its first steps.
-    fn gets_ahead(&self, rank: usize, others: &[usize]) -> bool {
+    /// Whether nothing holds a rank up: it waits for nobody.
+    fn is_free(&self, rank: usize) -> bool {
+        self.growths(rank)
+            .all(|growth| growth.varies_by(VARIES_S) && !growth.is_possible())
+    }
+
+    /// What a rank takes in each segment but data waits by how early it comes there.
+    fn growths(&self, rank: usize) -> impl Iterator<Item = Growth> {
+        self.places()
+            .filter(|at| self.stage(*at) != StageId::DATA)
+            .map(move |at| self.growth(at, rank))
+    }
+
+    /// By how much a rank's steps are shorter than those of others.
+    fn quicker_s(&self, rank: usize, others: &[usize]) -> Vec<f64> {
         let total_s = |row: &[f64], rank: usize| -> f64 {
             row.iter().skip(rank).step_by(self.block.ranks).sum()
         };
@@ -80,16 +100,19 @@ impl<'window> Cycle<'window> {
             let mut others_s: Vec<f64> = others.iter().map(|rank| total_s(row, *rank)).collect();
             median(&mut others_s).unwrap_or(0.0) - total_s(row, rank)
         });
-        let quicker_s: Vec<f64> = quicker_s.collect();
-        let (first, second) = quicker_s.split_at(quicker_s.len() / 2);
+        quicker_s.collect()
+    }
+
+    /// Whether steps that are shorter by so much get a rank ahead of the others: most of them, and all
+    /// together.
+    fn gets_ahead(&self, quicker_s: &[f64]) -> bool {
+        let rows = quicker_s.len().max(1) as f64;
+        let usual_s = median(&mut quicker_s.to_vec()).unwrap_or(0.0);
+        let mut scatter_s: Vec<f64> = quicker_s.iter().map(|it| (it - usual_s).abs()).collect();
+        let error_s = MEDIAN_ERROR * median(&mut scatter_s).unwrap_or(0.0) / rows.sqrt();
         let least_s = QUICKER_SHARE * self.mean_s.iter().sum::<f64>() / self.block.ranks as f64;
-        [&quicker_s, first, second].into_iter().any(|part_s| {
-            let usual_s = median(&mut part_s.to_vec()).unwrap_or(0.0);
-            let mut scatter_s: Vec<f64> = part_s.iter().map(|it| (it - usual_s).abs()).collect();
-            let error_s =
-                MEDIAN_ERROR * median(&mut scatter_s).unwrap_or(0.0) / (part_s.len() as f64).sqrt();
-            usual_s > least_s.max(SURE_ERRORS * error_s)
-        })
+        let mean_s = quicker_s.iter().sum::<f64>() / rows;
+        usual_s > least_s.max(SURE_ERRORS * error_s) && mean_s > least_s
     }
 
     /// What a rank takes in a segment by how early it comes there.
@@ -131,6 +154,9 @@ impl<'window> Cycle<'window> {
 
     /// How long a step holds a rank up that is not late, beside one that nothing holds up.
     fn held_s(&self, rank: usize, free: usize, stages: impl Fn(StageId) -> bool) -> f64 {
+        if self.is_free(rank) {
+            return 0.0;
+        }
         // Its device waits for the late one once a step, and its host in one segment, behind a full queue.
         self.places()
             .filter(|at| !stages(self.stage(*at)))
@@ -139,8 +165,8 @@ impl<'window> Cycle<'window> {
     }
 }
 
-/// Charges late ranks what the job may lose by them: nothing where none of them is seen to set its
-/// pace, and else no more than the others are held up.
+/// Charges late ranks what they hold up the others, if one of them is seen to set the pace of the job,
+/// and nothing if none does.
 ///
 /// # Source
 /// Ours: docs/math/meetings.md.
@@ -176,13 +202,18 @@ pub(crate) fn charge_queued(
     let ranks = 0..window.ranks.len();
     let (late, punctual): (Vec<usize>, Vec<usize>) =
         ranks.partition(|rank| load_s(*rank, &[]) > 0.0);
+    let pace: Vec<Option<bool>> = late
+        .iter()
+        .map(|rank| cycle.sets_the_pace(*rank, &punctual))
+        .collect();
     let paced = late
         .iter()
-        .copied()
-        .filter(|rank| cycle.sets_the_pace(*rank, &punctual));
+        .zip(&pace)
+        .filter(|(_, pace)| **pace == Some(true));
+    let paced = paced.map(|(rank, _)| *rank);
     let Some(latest) = paced.max_by(|a, b| load_s(*a, &[]).total_cmp(&load_s(*b, &[]))) else {
-        // Nobody is seen to hold up the job.
-        if !late.is_empty() && !steady.iter().any(|fault| fault.launches()) {
+        let all_absorbed = pace.iter().all(|pace| *pace == Some(false));
+        if !late.is_empty() && all_absorbed && !steady.iter().any(|fault| fault.launches()) {
             recharge(faults, is_steady, found, settings, |_| 0.0);
         }
         return;
@@ -220,9 +251,6 @@ pub(crate) fn charge_queued(
     recharge(faults, is_steady, found, settings, |fixed| {
         rows * of_step_s(fixed)
     });
-    for fault in faults.iter_mut().filter(|fault| is_steady(fault)) {
-        fault.at_most = true;
-    }
 }
 
 #[cfg(test)]
@@ -295,23 +323,21 @@ mod tests {
         }
     }
 
-    /// What faults cost a step, in seconds, and whether at most.
-    fn charged(window: &Window) -> (f64, bool) {
+    /// What faults cost a step, in seconds.
+    fn charged_s(window: &Window) -> f64 {
         let (gates, settings) = (Gates::default(), IncidentSettings::default());
         let found = analyse(window, &gates, &Baseline::CohortMedian);
         let mut faults = find_faults(window, &found, &gates, &settings);
         assert_eq!(faults[0].ranks, [2]);
         charge_queued(&mut faults, window, &found, &settings);
-        let cost_s = faults.iter().map(|fault| fault.cost_s).sum::<f64>();
-        (cost_s / STEPS as f64, faults[0].at_most)
+        faults.iter().map(|fault| fault.cost_s).sum::<f64>() / STEPS as f64
     }
 
     #[test]
-    fn who_sets_the_pace_costs_up_to_what_it_holds_up_the_others() {
+    fn who_sets_the_pace_costs_what_it_holds_up_the_others() {
         // A step takes 70 ms, of which the others are busy for 25.
-        let (cost_s, at_most) = charged(&window(|_, own_s| own_s));
+        let cost_s = charged_s(&window(|_, own_s| own_s));
         assert!((cost_s - 0.045).abs() < 1e-3, "{cost_s}");
-        assert!(at_most);
     }
 
     #[test]
@@ -319,6 +345,6 @@ mod tests {
         // The device of rank 2 takes 80 ms for a step.
         let freed_s =
             |step: usize, _: f64| (step + 1) as f64 * 0.080 + (step * 104_729 % 17) as f64 * 5e-6;
-        assert_eq!(charged(&window(freed_s)), (0.0, false));
+        assert_eq!(charged_s(&window(freed_s)), 0.0);
     }
 }

@@ -66,22 +66,7 @@ impl<'window> ReadBacks<'window> {
     }
 
     fn at_boundary(block: &'window Block, at: usize) -> Option<Self> {
-        let took_s = |row: usize, rank: usize| block.row(row)[at * block.ranks + rank];
-        let count = block.steps.len();
-        let mut rows: Vec<usize> = (0..count).collect();
-        let mut usual_s = Vec::with_capacity(block.ranks);
-        for rank in 0..block.ranks {
-            let mut all_s: Vec<f64> = (0..count).map(|row| took_s(row, rank)).collect();
-            let usual = median(&mut all_s)?;
-            let mut scatter_s: Vec<f64> = all_s.iter().map(|it| (it - usual).abs()).collect();
-            let notable_s = WAIT_S.max(WAIT_SCATTER * median(&mut scatter_s)?);
-            rows.retain(|row| took_s(*row, rank) - usual > notable_s);
-            // Ranks may be many, and mostly the first shows that nothing is read back here.
-            if rows.len() < READ_BACKS_MIN {
-                return None;
-            }
-            usual_s.push(usual);
-        }
+        let (rows, usual_s) = waits(block, at)?;
         let steps = rows[1] - rows[0];
         let is_regular = rows.windows(2).all(|pair| pair[1] - pair[0] == steps);
         (is_regular && steps >= STEPS_MIN).then_some(Self {
@@ -192,6 +177,33 @@ impl<'window> ReadBacks<'window> {
         }
         stretch
     }
+}
+
+/// Rows in which all ranks take longer in a segment than they usually do, and what each usually takes.
+/// `None` if there are hardly any.
+fn waits(block: &Block, at: usize) -> Option<(Vec<usize>, Vec<f64>)> {
+    let took_s = |row: usize, rank: usize| block.row(row)[at * block.ranks + rank];
+    let count = block.steps.len();
+    let mut rows: Vec<usize> = (0..count).collect();
+    let mut usual_s = Vec::with_capacity(block.ranks);
+    for rank in 0..block.ranks {
+        let mut all_s: Vec<f64> = (0..count).map(|row| took_s(row, rank)).collect();
+        let usual = median(&mut all_s)?;
+        let mut scatter_s: Vec<f64> = all_s.iter().map(|it| (it - usual).abs()).collect();
+        let notable_s = WAIT_S.max(WAIT_SCATTER * median(&mut scatter_s)?);
+        rows.retain(|row| took_s(*row, rank) - usual > notable_s);
+        // Ranks may be many, and mostly the first shows that nothing is read back here.
+        if rows.len() < READ_BACKS_MIN {
+            return None;
+        }
+        usual_s.push(usual);
+    }
+    Some((rows, usual_s))
+}
+
+/// Whether something seems to be read back in a few steps, be it at no fixed distance.
+pub(crate) fn may_read_back(block: &Block) -> bool {
+    (0..block.boundaries.len()).any(|at| waits(block, at).is_some())
 }
 
 /// What a step of each stretch gains on average without some of the faults, in seconds.

@@ -679,7 +679,6 @@ impl Track {
                 cost_share,
                 gain_alone_s: self.gain_alone_s,
                 hidden: self.fault.hidden,
-                at_most: self.fault.at_most,
                 next_in_line: self.next_in_line(context.names),
             }),
             FaultKind::Rotating => Claim::Rotating {

