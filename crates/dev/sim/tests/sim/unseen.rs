@@ -133,9 +133,8 @@ fn who_sets_the_pace_of_a_job_that_never_reads_back_is_charged_what_it_may_cost(
         silent += u32::from(is_costly && said.incidents.is_empty());
         if is_innocent || !sound.incidents.is_empty() {
             let texts: Vec<&str> = said.incidents.iter().map(|it| it.text.as_str()).collect();
-            let (gain_ms, step_ms) = (gain_s * 1e3, step_s * 1e3);
             wrong.push(format!(
-                "{seed}: {gain_ms:.1} of {step_ms:.1} ms, rank {rank:?}: {texts:?}, sound: {:?}",
+                "{seed}: {gain_s:.4} of {step_s:.4} s, rank {rank:?}: {texts:?}, sound: {:?}",
                 sound.incidents.first().map(|it| &it.text)
             ));
         }
