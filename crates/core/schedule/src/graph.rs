@@ -173,26 +173,31 @@ impl Graph {
     /// # Source
     /// Ours: docs/math/device.md.
     pub(crate) fn is_ahead(&self, begun_ns: &[u64], ended_ns: &[u64]) -> bool {
-        // The least time from a block to the one that takes its output, by their stages.
-        let mut least_ns: BTreeMap<(usize, usize), i128> = BTreeMap::new();
-        for (node, begun_ns) in begun_ns.iter().enumerate() {
-            let [_, source] = self.predecessors(node);
-            let Some(source) = source else { continue };
-            let Some(ended_ns) = ended_ns.get(source) else {
-                continue;
-            };
-            // Clocks of two hosts: either may be ahead, so that the difference needs a sign.
-            let ([from, to], passed_ns) = (
-                [source, node].map(|node| self.block(node).0),
-                i128::from(*begun_ns) - i128::from(*ended_ns),
-            );
-            let known = least_ns.entry((from, to)).or_insert(passed_ns);
-            *known = passed_ns.min(*known);
+        let stages = self.plan.stages();
+        // The least time from a block to the one that takes its output, by the stages of both.
+        let mut least_ns = vec![i128::MAX; stages * stages];
+        for to in 0..stages {
+            for node in self.nodes_of(to) {
+                let [_, source] = self.predecessors(node);
+                let times_ns =
+                    source.and_then(|source| Some((begun_ns.get(node)?, ended_ns.get(source)?)));
+                let (Some(source), Some((begun_ns, ended_ns))) = (source, times_ns) else {
+                    continue;
+                };
+                let (from, _) = self.block(source);
+                // Clocks of two hosts: either may be ahead, so that the difference needs a sign.
+                let passed_ns = i128::from(*begun_ns) - i128::from(*ended_ns);
+                let known_ns = &mut least_ns[from * stages + to];
+                *known_ns = passed_ns.min(*known_ns);
+            }
         }
         // There and back the clocks cancel out.
-        least_ns.iter().any(|((from, to), there_ns)| {
-            let back_ns = least_ns.get(&(*to, *from));
-            back_ns.is_some_and(|back_ns| there_ns + back_ns < -TOO_SOON_NS)
+        (0..stages).any(|from| {
+            (0..=from).any(|to| {
+                let [there_ns, back_ns] =
+                    [from * stages + to, to * stages + from].map(|link| least_ns[link]);
+                there_ns.max(back_ns) < i128::MAX && there_ns + back_ns < -TOO_SOON_NS
+            })
         })
     }
 

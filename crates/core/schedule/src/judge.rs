@@ -194,10 +194,14 @@ impl Judge {
         };
         self.iterations += 1;
         self.ahead_for = self.ahead_for.saturating_sub(1);
+        let (mut begun_ns, mut ended_ns) = (Vec::new(), Vec::new());
         let is_ahead = pipelines.iter().any(|ranks| {
-            let (begun_ns, ended_ns): (Vec<u64>, Vec<u64>) = blocks_of(ranks, &of)
-                .map(|(_, done)| (done.began_ns, done.ended_ns))
-                .unzip();
+            begun_ns.clear();
+            ended_ns.clear();
+            for (_, done) in blocks_of(ranks, &of) {
+                begun_ns.push(done.began_ns);
+                ended_ns.push(done.ended_ns);
+            }
             localiser.graph().is_ahead(&begun_ns, &ended_ns)
         });
         if is_ahead {
