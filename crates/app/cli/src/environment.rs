@@ -21,6 +21,7 @@ pub(crate) const LOG: &str = "LAGGARD_LOG";
 /// What proves to a collector that we may tell it.
 const TOKEN: &str = "LAGGARD_TOKEN";
 /// Where buckets are, if not at Amazon's.
+#[cfg(feature = "service")]
 const S3_ADDRESS: &str = "AWS_ENDPOINT_URL";
 /// What proves to a bus who we are: a token, or a user and a password, or a file of credentials.
 const BUS_TOKEN: &str = "LAGGARD_BUS_TOKEN";
@@ -65,6 +66,7 @@ pub(crate) fn token() -> Option<String> {
 }
 
 /// Where buckets are, if not at Amazon's.
+#[cfg(feature = "service")]
 pub(crate) fn s3_address() -> Option<String> {
     text(S3_ADDRESS)
 }
@@ -87,6 +89,7 @@ pub(crate) fn value(name: &str) -> Option<OsString> {
 }
 
 /// Where a collector keeps its jobs unless it is told otherwise.
+#[cfg(feature = "service")]
 pub(crate) fn data_folder() -> Option<PathBuf> {
     value("XDG_DATA_HOME")
         .map(PathBuf::from)

@@ -40,6 +40,7 @@ pub(crate) struct CollectorClient {
 
 impl ServerArgs {
     /// Its address.
+    #[cfg(feature = "service")]
     pub(crate) fn url(&self) -> &str {
         &self.collector
     }
