@@ -156,7 +156,7 @@ fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
 }
 
 /// By how much each value exceeds the median of the others.
-fn beside_others(values: &[f64]) -> Vec<f64> {
+pub(crate) fn beside_others(values: &[f64]) -> Vec<f64> {
     let medians = model::medians_of_others(values).into_iter();
     values
         .iter()

@@ -44,6 +44,8 @@ mod read_backs;
 mod settings;
 mod sides;
 mod straggler;
+#[cfg(test)]
+mod testkit;
 mod tracker;
 mod vouch;
 mod what_if;

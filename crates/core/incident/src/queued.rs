@@ -2,9 +2,10 @@
 //! devices that make no marks, and nothing is seen to be read back.
 
 use frontier::WindowFrontier;
-use model::{Block, Growth, StageId, Window, median, medians_of_others};
+use model::{Block, Growth, StageId, Window, median};
 
 use crate::fault::recharge;
+use crate::lateness::beside_others;
 use crate::read_backs::may_read_back;
 use crate::{Fault, FaultKind, IncidentSettings};
 
@@ -66,7 +67,8 @@ impl<'window> Cycle<'window> {
     /// launch queue meanwhile.
     fn sets_the_pace(&self, rank: usize, others: &[usize]) -> Option<bool> {
         let quicker_s = self.quicker_s(rank, others);
-        let is_held = self.growths(rank).any(|growth| growth.is_certain());
+        let growths = self.growths(rank);
+        let is_held = growths.iter().any(Growth::is_certain);
         if is_held || self.gets_ahead(&quicker_s) {
             return Some(false);
         }
@@ -75,20 +77,46 @@ impl<'window> Cycle<'window> {
         let gets_ahead = [first, second]
             .into_iter()
             .any(|half| self.gets_ahead(half));
-        (self.is_free(rank) && !gets_ahead).then_some(true)
+        (is_free(&growths) && !gets_ahead).then_some(true)
     }
 
-    /// Whether nothing holds a rank up: it waits for nobody.
-    fn is_free(&self, rank: usize) -> bool {
-        self.growths(rank)
-            .all(|growth| growth.varies_by(VARIES_S) && !growth.is_possible())
-    }
-
-    /// What a rank takes in each segment but data waits by how early it comes there.
-    fn growths(&self, rank: usize) -> impl Iterator<Item = Growth> {
-        self.places()
-            .filter(|at| self.stage(*at) != StageId::DATA)
-            .map(move |at| self.growth(at, rank))
+    /// What a rank takes in each segment but data waits by how early it comes there: by how much less
+    /// than usual it took since it left that segment one step before.
+    fn growths(&self, rank: usize) -> Vec<Growth> {
+        let places = self.places().end;
+        let rows: Vec<(u64, Vec<f64>)> = self
+            .block
+            .rows()
+            .map(|(step, row)| {
+                let of_rank = row.iter().skip(rank).step_by(self.block.ranks);
+                (step, of_rank.copied().collect())
+            })
+            .collect();
+        // `[boundary][row]`, in seconds.
+        let mut early_s = vec![Vec::with_capacity(rows.len()); places];
+        let mut takes_s = early_s.clone();
+        for pair in rows.windows(2) {
+            let [(before, before_s), (step, now_s)] = pair else {
+                continue;
+            };
+            if before + 1 != *step {
+                continue;
+            }
+            let mut since_s: f64 = before_s.iter().sum();
+            for at in self.places() {
+                since_s -= before_s[at];
+                early_s[at].push(-since_s);
+                takes_s[at].push(now_s[at]);
+                since_s += now_s[at];
+            }
+        }
+        early_s
+            .into_iter()
+            .zip(takes_s)
+            .enumerate()
+            .filter(|(at, _)| self.stage(*at) != StageId::DATA)
+            .map(|(_, (early_s, takes_s))| Growth::of(vec![early_s], vec![takes_s]))
+            .collect()
     }
 
     /// By how much a rank's steps are shorter than those of others.
@@ -115,28 +143,6 @@ impl<'window> Cycle<'window> {
         usual_s > least_s.max(SURE_ERRORS * error_s) && mean_s > least_s
     }
 
-    /// What a rank takes in a segment by how early it comes there.
-    fn growth(&self, at: usize, rank: usize) -> Growth {
-        let (mut early_s, mut takes_s) = (Vec::new(), Vec::new());
-        let rows: Vec<(u64, &[f64])> = self.block.rows().collect();
-        for pair in rows.windows(2) {
-            let [(before, row_before), (step, row)] = pair else {
-                continue;
-            };
-            if before + 1 != *step {
-                continue;
-            }
-            let took_s = |row: &[f64], at: usize| row[at * self.block.ranks + rank];
-            let since_s: f64 = (at + 1..self.places().end)
-                .map(|at| took_s(row_before, at))
-                .sum();
-            let until_s: f64 = (0..at).map(|at| took_s(row, at)).sum();
-            early_s.push(-since_s - until_s);
-            takes_s.push(took_s(row, at));
-        }
-        Growth::of(vec![early_s], vec![takes_s])
-    }
-
     /// How much later than the others' each rank's step is for a fault, in seconds.
     fn lateness_s(&self, fault: &Fault) -> Vec<f64> {
         let ranks = self.block.ranks;
@@ -144,17 +150,13 @@ impl<'window> Cycle<'window> {
         for at in self.places().filter(|at| fault.is_in(self.stage(*at))) {
             (0..ranks).for_each(|rank| own_s[rank] += self.mean_s(at, rank));
         }
-        let usual_s = medians_of_others(&own_s);
-        own_s
-            .iter()
-            .zip(usual_s)
-            .map(|(own_s, usual_s)| (own_s - usual_s).max(0.0))
-            .collect()
+        let beside_s = beside_others(&own_s).into_iter();
+        beside_s.map(|late_s| late_s.max(0.0)).collect()
     }
 
     /// How long a step holds a rank up that is not late, beside one that nothing holds up.
     fn held_s(&self, rank: usize, free: usize, stages: impl Fn(StageId) -> bool) -> f64 {
-        if self.is_free(rank) {
+        if is_free(&self.growths(rank)) {
             return 0.0;
         }
         // Its device waits for the late one once a step, and its host in one segment, behind a full queue.
@@ -163,6 +165,12 @@ impl<'window> Cycle<'window> {
             .map(|at| self.mean_s(at, rank) - self.mean_s(at, free))
             .fold(0.0, f64::max)
     }
+}
+
+/// Whether nothing holds a rank up: it waits for nobody.
+fn is_free(growths: &[Growth]) -> bool {
+    let mut growths = growths.iter();
+    growths.all(|growth| growth.varies_by(VARIES_S) && !growth.is_possible())
 }
 
 /// Charges late ranks what they hold up the others, if one of them is seen to set the pace of the job,
@@ -218,19 +226,15 @@ pub(crate) fn charge_queued(
         }
         return;
     };
-    let is_its = |stage: StageId| {
-        steady
-            .iter()
-            .zip(&late_s)
-            .any(|(fault, late_s)| late_s[latest] > 0.0 && fault.is_in(stage))
-    };
-    let launches = steady
-        .iter()
-        .zip(&late_s)
-        .any(|(fault, late_s)| late_s[latest] > 0.0 && fault.launches());
-    if launches {
+    let faults_late = steady.iter().zip(&late_s);
+    let its: Vec<&Fault> = faults_late
+        .filter(|(_, late_s)| late_s[latest] > 0.0)
+        .map(|(fault, _)| *fault)
+        .collect();
+    if its.iter().any(|fault| fault.launches()) {
         return;
     }
+    let is_its = |stage: StageId| its.iter().any(|fault| fault.is_in(stage));
     let mut held_s: Vec<f64> = punctual
         .iter()
         .map(|rank| cycle.held_s(*rank, latest, is_its))
@@ -255,11 +259,10 @@ pub(crate) fn charge_queued(
 
 #[cfg(test)]
 mod tests {
-    use frontier::{Baseline, Gates, analyse};
-    use model::{Boundary, Ending, MarkKind, Sync};
+    use model::MarkKind;
 
     use super::*;
-    use crate::find_faults;
+    use crate::testkit::{block, faults_of};
 
     const STEPS: usize = 50;
 
@@ -267,17 +270,11 @@ mod tests {
     /// up in their forward pass leave it when `freed_s` says, by the step and by when rank 2 would if
     /// nothing held it up. What they launch in the optimizer takes them 15 ms more than rank 2.
     fn window(freed_s: impl Fn(usize, f64) -> f64) -> Window {
-        let boundary = |stage, kind| Boundary {
-            stage,
-            after: kind,
-            ending: Ending::Mark(kind),
-            sync: Sync::None,
-        };
-        let boundaries = [
-            boundary(StageId::DATA, MarkKind::DataEnd),
-            boundary(StageId::FORWARD, MarkKind::BackwardBegin),
-            boundary(StageId::OPTIMIZER, MarkKind::OptimizerEnd),
-            boundary(StageId::CALLBACKS, MarkKind::DataBegin),
+        let segments = [
+            (StageId::DATA, MarkKind::DataEnd),
+            (StageId::FORWARD, MarkKind::BackwardBegin),
+            (StageId::OPTIMIZER, MarkKind::OptimizerEnd),
+            (StageId::CALLBACKS, MarkKind::DataBegin),
         ];
         let mut now_s = [0.0; 4];
         let mut durations_s = vec![0.0; STEPS * 16];
@@ -311,25 +308,16 @@ mod tests {
         }
         Window {
             runs_ahead: true,
-            ..Block {
-                boundaries: boundaries.into(),
-                groups: None,
-                steps: (0..STEPS as u64).collect(),
-                durations_s,
-                ranks: 4,
-                carried: 0,
-            }
-            .into()
+            ..block(&segments, 4, STEPS as u64, durations_s).into()
         }
     }
 
     /// What faults cost a step, in seconds.
     fn charged_s(window: &Window) -> f64 {
-        let (gates, settings) = (Gates::default(), IncidentSettings::default());
-        let found = analyse(window, &gates, &Baseline::CohortMedian);
-        let mut faults = find_faults(window, &found, &gates, &settings);
-        assert_eq!(faults[0].ranks, [2]);
-        charge_queued(&mut faults, window, &found, &settings);
+        let faults = faults_of(window, |faults, found, settings| {
+            assert_eq!(faults[0].ranks, [2]);
+            charge_queued(faults, window, found, settings);
+        });
         faults.iter().map(|fault| fault.cost_s).sum::<f64>() / STEPS as f64
     }
 

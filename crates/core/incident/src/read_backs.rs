@@ -272,25 +272,18 @@ pub(crate) fn charge_between(
 
 #[cfg(test)]
 mod tests {
-    use frontier::{Baseline, Gates, analyse};
-    use model::{Boundary, Ending, MarkKind, Sync};
+    use model::MarkKind;
 
     use super::*;
-    use crate::find_faults;
+    use crate::testkit::{block, faults_of};
 
     /// Steps of four ranks whose devices take `device_s` of each, with a read-back in every tenth.
     /// Rank 2 is `late_s` late in its loader.
     fn window(device_s: f64, late_s: f64) -> Window {
-        let boundary = |stage, kind| Boundary {
-            stage,
-            after: kind,
-            ending: Ending::Mark(kind),
-            sync: Sync::None,
-        };
-        let boundaries = [
-            boundary(StageId::DATA, MarkKind::DataEnd),
-            boundary(StageId::FORWARD, MarkKind::BackwardBegin),
-            boundary(StageId::CALLBACKS, MarkKind::DataBegin),
+        let segments = [
+            (StageId::DATA, MarkKind::DataEnd),
+            (StageId::FORWARD, MarkKind::BackwardBegin),
+            (StageId::CALLBACKS, MarkKind::DataBegin),
         ];
         let (data_s, forward_s, callback_s) = (0.002, 0.006, 0.001);
         let mut durations_s = Vec::new();
@@ -309,24 +302,15 @@ mod tests {
                 callback_s + if reads { wait_s } else { 0.0 }
             }));
         }
-        Block {
-            boundaries: boundaries.into(),
-            groups: None,
-            steps: (0..50).collect(),
-            durations_s,
-            ranks: 4,
-            carried: 0,
-        }
-        .into()
+        block(&segments, 4, 50, durations_s).into()
     }
 
     /// What faults of the window cost a step, in seconds.
     fn charged_s(window: &Window) -> f64 {
-        let (gates, settings) = (Gates::default(), IncidentSettings::default());
-        let found = analyse(window, &gates, &Baseline::CohortMedian);
-        let mut faults = find_faults(window, &found, &gates, &settings);
-        assert_eq!(faults[0].ranks, [2]);
-        assert!(charge_between(&mut faults, window, &found, &settings));
+        let faults = faults_of(window, |faults, found, settings| {
+            assert_eq!(faults[0].ranks, [2]);
+            assert!(charge_between(faults, window, found, settings));
+        });
         faults.iter().map(|fault| fault.cost_s).sum::<f64>() / 50.0
     }
 

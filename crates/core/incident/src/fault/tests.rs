@@ -1,35 +1,20 @@
-use frontier::{Baseline, analyse};
 use model::{Block, Sync};
 
 use super::*;
+use crate::testkit::{self, block};
 
 /// A window of one stage, durations in seconds by step and rank.
 fn window(ranks: u32, steps: u64, duration_s: impl Fn(u64, u64) -> f64) -> Window {
-    let boundary = Boundary {
-        stage: StageId::BACKWARD,
-        after: MarkKind::BackwardBegin,
-        ending: Ending::Mark(MarkKind::BackwardEnd),
-        sync: Sync::None,
-    };
+    let segment = (StageId::BACKWARD, MarkKind::BackwardEnd);
     let all_ranks = 0..u64::from(ranks);
     let cells_s = (0..steps)
         .flat_map(|step| all_ranks.clone().map(move |rank| (step, rank)))
         .map(|(step, rank)| duration_s(step, rank));
-    Block {
-        boundaries: [boundary].into(),
-        groups: None,
-        steps: (0..steps).collect(),
-        durations_s: cells_s.collect(),
-        ranks: ranks as usize,
-        carried: 0,
-    }
-    .into()
+    block(&[segment], ranks as usize, steps, cells_s.collect()).into()
 }
 
 fn faults_of(window: &Window) -> Vec<Fault> {
-    let (gates, settings) = (Gates::default(), IncidentSettings::default());
-    let found = analyse(window, &gates, &Baseline::CohortMedian);
-    find_faults(window, &found, &gates, &settings)
+    testkit::faults_of(window, |_, _, _| {})
 }
 
 /// More ranks than cores: every step of every rank is off by up to 30 ms.
