@@ -102,9 +102,19 @@ impl AcrossRoles {
 
     /// Whose hosts are late in what hosts of other roles do, too, and whose devices became slow.
     pub fn findings(&self, settings: &IncidentSettings, context: JobContext<'_>) -> Vec<Finding> {
-        let besides = self.besides(settings).into_iter();
+        self.findings_of(&self.ranks(), settings, context)
+    }
+
+    /// The same of some ranks.
+    pub fn findings_of(
+        &self,
+        ranks: &[u32],
+        settings: &IncidentSettings,
+        context: JobContext<'_>,
+    ) -> Vec<Finding> {
+        let besides = self.besides(ranks, settings).into_iter();
         let hosts = besides.filter_map(|(rank, beside)| self.late_host(rank, &beside, settings));
-        let ranks = self.alone.keys();
+        let ranks = ranks.iter();
         let devices = ranks.filter_map(|rank| self.slow_device(*rank, settings));
         hosts
             .chain(devices)
@@ -114,7 +124,7 @@ impl AcrossRoles {
 
     /// Whether more should be known of the devices: in its last sampled step a rank was late.
     pub fn suspects_devices(&self, settings: &IncidentSettings) -> bool {
-        let mut besides = self.besides(settings).into_iter();
+        let mut besides = self.besides(&self.ranks(), settings).into_iter();
         let last = |rank| self.alone.get(&rank).and_then(|alone| alone.rows.back());
         besides.any(|(rank, beside)| last(rank).is_some_and(|row| beside.is_late(row)))
             || self
@@ -159,9 +169,21 @@ impl AcrossRoles {
             .collect()
     }
 
-    /// What ranks of other roles do, by rank and stage.
-    fn besides(&self, settings: &IncidentSettings) -> Vec<(u32, Beside)> {
+    fn ranks(&self) -> Vec<u32> {
+        self.alone.keys().copied().collect()
+    }
+
+    /// Of each of these ranks, what those of other roles do, by stage.
+    fn besides(&self, ranks: &[u32], settings: &IncidentSettings) -> Vec<(u32, Beside)> {
+        let of_ranks = ranks
+            .iter()
+            .filter_map(|rank| Some((rank, self.alone.get(rank)?)));
+        let seen: Vec<(&u32, &Alone)> = of_ranks.filter(|(_, it)| it.is_seen()).collect();
         let mut besides = Vec::new();
+        // Most windows are of ranks that share a role.
+        if seen.is_empty() {
+            return besides;
+        }
         for stage in STAGES {
             // Of the ranks that do something there.
             let usual: BTreeMap<u32, [f64; 2]> = self
@@ -170,10 +192,9 @@ impl AcrossRoles {
                 .filter_map(|(rank, alone)| Some((*rank, alone.level(stage)?)))
                 .filter(|(_, [usual_s, _])| *usual_s >= LEAST_S)
                 .collect();
-            let ranks = self.alone.iter().filter(|(_, it)| it.is_seen());
-            besides.extend(ranks.filter_map(|(rank, alone)| {
+            besides.extend(seen.iter().filter_map(|(rank, alone)| {
                 let [level_s, scatter_s] = [0, 1].map(|which| {
-                    let others = usual.iter().filter(|(other, _)| *other != rank);
+                    let others = usual.iter().filter(|(other, _)| other != rank);
                     median(&mut others.map(|(_, level)| level[which]).collect::<Vec<_>>())
                 });
                 let step_s = alone.median_of(|_| true, |row| row.makespan_s)?;
@@ -182,7 +203,7 @@ impl AcrossRoles {
                     level_s: level_s?,
                     least_s: (settings.steady_share_min * step_s).max(SCATTERS * scatter_s?),
                 };
-                Some((*rank, beside))
+                Some((**rank, beside))
             }));
         }
         besides

@@ -184,8 +184,10 @@ impl Stages {
         let mut late = Vec::new();
         // Of a rank that is alone in its role only an account tells more.
         if account.is_some() {
-            late = self.across.findings(self.tracker.settings(), context);
-            late.retain(|it| it.open && it.subject.ranks == window.ranks);
+            late = self
+                .across
+                .findings_of(&window.ranks, self.tracker.settings(), context);
+            late.retain(|it| it.open);
         }
         with_alone(late, shown)
     }
