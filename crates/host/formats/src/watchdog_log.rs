@@ -23,8 +23,8 @@ use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
-/// Of each kind of what is only told of: errors, addresses, timeouts of a rank.
-const MAX_TOLD: usize = 8;
+/// How many of each kind a note lists at most: errors, addresses, timeouts of a rank.
+const MAX_NOTED: usize = 8;
 
 /// A log of one rank or of several.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +64,7 @@ struct LoggedRank {
     timed_out: Option<Work>,
 }
 
-/// What was told of logs.
+/// What the logs of a job gave.
 pub(crate) struct Reported {
     /// The next number that is free for a group.
     pub(crate) group: u32,
@@ -134,12 +134,12 @@ impl WatchdogLog {
                 self.ranks.insert(rank);
                 self.stuck.insert(rank);
             }
-            Some(Said::LostPeer(peer)) if self.lost_peers.len() < MAX_TOLD => {
+            Some(Said::LostPeer(peer)) if self.lost_peers.len() < MAX_NOTED => {
                 self.lost_peers.insert(peer);
             }
             Some(Said::Differ(both)) => {
                 self.ranks.extend(both.iter().map(|it| it.rank));
-                if self.differing.len() < MAX_TOLD && !self.differing.contains(&both) {
+                if self.differing.len() < MAX_NOTED && !self.differing.contains(&both) {
                     self.differing.push(both);
                 }
             }
@@ -149,7 +149,7 @@ impl WatchdogLog {
                 of_device,
             }) => {
                 self.ranks.insert(rank);
-                if self.errors.len() < MAX_TOLD {
+                if self.errors.len() < MAX_NOTED {
                     self.errors.entry(rank).or_insert((error, of_device));
                 }
             }
@@ -175,13 +175,24 @@ impl WatchdogLog {
             .values()
             .filter_map(|group| group.ranks.get(&rank))
             .any(|it| it.timed_out.as_ref() == Some(&work));
+        if is_placed {
+            return;
+        }
         let works = self.timeouts.entry(rank).or_default();
-        if !is_placed && works.len() < MAX_TOLD {
+        if works.len() < MAX_NOTED {
             works.insert(work);
         }
+    }
+
+    /// A timeout of a rank whose group is known now.
+    fn take_timeout(&mut self, rank: u32, is_it: impl Fn(&Work) -> bool) -> Option<Work> {
+        let works = self.timeouts.get_mut(&rank)?;
+        let work = works.iter().find(|work| is_it(work)).cloned()?;
+        works.remove(&work);
         if works.is_empty() {
             self.timeouts.remove(&rank);
         }
+        Some(work)
     }
 
     fn place(&mut self, rank: u32, group: GroupRank, progress: Progress) {
@@ -194,21 +205,12 @@ impl WatchdogLog {
             self.start_anew();
         }
         self.ranks.insert(rank);
+        // One that is not under way in this group timed out in another.
+        let timed_out = self.take_timeout(rank, |work| progress.is_under_way(work));
         let of_rank = self.groups.entry(group.key.clone()).or_default();
         let of_rank = of_rank.rank(rank, group, progress);
         of_rank.progress = progress;
-        // One that is not under way in this group timed out in another.
-        let under_way = progress.completed + 1..=progress.enqueued;
-        if let Some(works) = self.timeouts.get_mut(&rank)
-            && let Some(work) = works.iter().find(|it| under_way.contains(&it.number))
-        {
-            let work = work.clone();
-            works.remove(&work);
-            if works.is_empty() {
-                self.timeouts.remove(&rank);
-            }
-            of_rank.timed_out = Some(work);
-        }
+        of_rank.timed_out = timed_out.or(of_rank.timed_out.take());
     }
 
     /// A rank gave up an operation of a group, and how far it came may not have been printed.
@@ -219,19 +221,10 @@ impl WatchdogLog {
         };
         let of_rank = self.groups.entry(group.key.clone()).or_default();
         let of_rank = of_rank.rank(rank, group, least);
-        let Progress {
-            enqueued,
-            completed,
-        } = of_rank.progress;
-        if (completed + 1..=enqueued).contains(&work.number) {
+        if of_rank.progress.is_under_way(work) {
             of_rank.timed_out = Some(work.clone());
         }
-        if let Some(works) = self.timeouts.get_mut(&rank) {
-            works.remove(work);
-            if works.is_empty() {
-                self.timeouts.remove(&rank);
-            }
-        }
+        self.take_timeout(rank, |it| it == work);
     }
 
     /// What was printed of an earlier start says nothing about this one.
@@ -289,9 +282,7 @@ impl WatchdogLog {
             }
         }
         for (rank, key, work) in placed {
-            if let Some(works) = self.timeouts.get_mut(&rank) {
-                works.remove(&work);
-            }
+            self.take_timeout(rank, |it| *it == work);
             let group = self.groups.entry(key).or_default();
             group.ranks.entry(rank).or_insert_with(|| LoggedRank {
                 place: None,
@@ -302,7 +293,6 @@ impl WatchdogLog {
                 timed_out: Some(work),
             });
         }
-        self.timeouts.retain(|_, works| !works.is_empty());
     }
 
     /// Ranks of which it was printed how far they came, or what timed out.

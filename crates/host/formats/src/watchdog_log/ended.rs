@@ -1,4 +1,4 @@
-//! Which processes ended how, as torchrun tells it.
+//! Which processes ended how, as torchrun reports it.
 
 use super::record::squeezed;
 use super::said::{MAX_RANKS, number};
@@ -79,7 +79,7 @@ impl Summary {
 
     /// The process that ended first, and those that ended by themselves in the same second.
     pub(super) fn first(&self) -> Option<(&Ended, Vec<u32>)> {
-        // Each host's launcher tells of its own.
+        // Each host's launcher reports its own.
         let first = self.ended.iter().filter(|it| it.is_first);
         let first = first.min_by(|a, b| a.time.cmp(&b.time))?;
         let with_it = self
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_ended_is_torchruns_and_others_of_its_second_are_told() {
+    fn the_first_that_ended_is_torchruns_and_others_of_its_second_are_listed() {
         let root = "Root Cause (first observed failure):\n[0]:\n";
         let summary = read(
             &[

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_one_line_are_told_apart() {
+    fn records_of_one_line_are_separated() {
         let line = "  5%|#   | 7/99 [01:08<9:00][rank2]:[E1 ProcessGroupNCCL.cpp:632] [Rank 2] one.   \
                     [rank12]: two";
         let found = records(line);

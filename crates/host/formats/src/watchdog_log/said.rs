@@ -75,6 +75,13 @@ pub(super) struct Progress {
     pub(super) completed: u64,
 }
 
+impl Progress {
+    /// Whether the rank waits in the operation, or will.
+    pub(super) fn is_under_way(&self, work: &Work) -> bool {
+        (self.completed + 1..=self.enqueued).contains(&work.number)
+    }
+}
+
 /// `[PG ID 0 PG GUID 0(default_pg) Rank 8]`, and how it was written before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GroupRank {
@@ -130,7 +137,7 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
     let in_some_group = || {
         let is_named = group.is_some();
         let (_, rest) = said.rsplit_once("[Rank").filter(|_| !is_named)?;
-        number(rest).filter(|_| rest[digits(rest)..].starts_with(']'))
+        bracketed(rest)
     };
     let rank = printed_by
         .or(of_default)
@@ -170,9 +177,8 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
 
 /// `SeqNum=78, OpType=ALLREDUCE, NumelIn=1024, …`, without white space.
 fn work_of(text: &str) -> Option<Work> {
-    let op = text.split_once("OpType=")?.1.split([',', ')']).next()?;
+    let op = op_of(text)?;
     let is_op = |it: &str| it.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_');
-    let op = op.trim_start_matches('_').to_owned();
     let of = |name: &str| count(text.split_once(name)?.1);
     let number = of("SeqNum=").unwrap_or(0);
     let is_of_one_size = model::CollectiveOp::from_name(&op).is_of_one_size();
@@ -182,12 +188,17 @@ fn work_of(text: &str) -> Option<Work> {
     is_op(&op).then_some(Work { number, op, detail })
 }
 
+/// The kind of an operation, `OpType=_ALLGATHER_BASE`.
+fn op_of(text: &str) -> Option<String> {
+    let op = text.split_once("OpType=")?.1.split([',', ')']).next()?;
+    Some(op.trim_start_matches('_').to_owned())
+}
+
 /// `RankNisrunningcollective:CollectiveFingerPrint(SequenceNumber=7,OpType=…,TensorShape=[…]`, twice.
 fn differ(said: &str) -> Option<[Fingerprint; 2]> {
     let mut both = said.split("isrunningcollective:CollectiveFingerPrint(");
     let [before, first, second] = [both.next()?, both.next()?, both.next()?];
     let fingerprint = |before: &str, text: &str| {
-        let op = text.split_once("OpType=")?.1.split([',', ')']).next()?;
         let shape = text
             .split(")))")
             .next()?
@@ -198,7 +209,7 @@ fn differ(said: &str) -> Option<[Fingerprint; 2]> {
             work: Work {
                 // The first may be 0, which stands for none.
                 number: count(text.split_once("SequenceNumber=")?.1)?.max(1),
-                op: op.trim_start_matches('_').to_owned(),
+                op: op_of(text)?,
                 detail: shape.map_or_else(String::new, |shape| {
                     format!("(shape {}])", shape.replace(',', ", "))
                 }),
@@ -240,11 +251,13 @@ pub(super) fn counts(said: &str) -> Option<Progress> {
 fn printed_by(record: &str) -> Option<u32> {
     record
         .match_indices("[rank")
-        .find_map(|(at, word)| {
-            let rest = &record[at + word.len()..];
-            number(rest).filter(|_| rest[digits(rest)..].starts_with(']'))
-        })
+        .find_map(|(at, word)| bracketed(&record[at + word.len()..]))
         .filter(|rank| *rank < MAX_RANKS)
+}
+
+/// The number that a text begins with, if a bracket closes behind it.
+fn bracketed(text: &str) -> Option<u32> {
+    number(text).filter(|_| text[digits(text)..].starts_with(']'))
 }
 
 fn group_rank(said: &str) -> Option<GroupRank> {

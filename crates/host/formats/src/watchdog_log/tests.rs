@@ -195,7 +195,7 @@ fn what_ended_a_watchdog_names_the_group() {
 }
 
 #[test]
-fn ranks_that_bring_other_sizes_or_kinds_are_told_apart() {
+fn ranks_that_bring_other_sizes_or_kinds_are_sides() {
     let of = |rank, op, elements| {
         [
             caught(rank, 78, op, elements),
@@ -297,7 +297,7 @@ fn a_rank_that_has_entered_nothing_is_behind() {
 }
 
 #[test]
-fn who_ended_for_a_reason_of_its_own_is_told() {
+fn who_ended_for_a_reason_of_its_own_is_noted() {
     let killed = |text: &str| {
         inputs(text).iter().find_map(|input| match input {
             Input::Killed { rank, signal } => Some((*rank, *signal)),
@@ -335,7 +335,7 @@ fn who_ended_for_a_reason_of_its_own_is_told() {
 }
 
 #[test]
-fn a_watchdog_that_is_stuck_is_told_and_judged_no_further() {
+fn a_watchdog_that_is_stuck_is_noted_and_judged_no_further() {
     let text = "[rank6]:[E1 0:0:0 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 6] \
                 ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress";
     assert!(notes(text)[0].starts_with("the watchdog of rank 6 got stuck itself"));
@@ -360,7 +360,7 @@ fn half_a_number_at_the_end_is_none() {
 }
 
 #[test]
-fn a_peer_that_has_gone_is_told() {
+fn a_peer_that_has_gone_is_noted() {
     let text = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by \
                 peer [10.0.0.7]:10895";
     assert!(notes(text)[0].contains("a process at 10.0.0.7"));
