@@ -66,7 +66,7 @@ pub struct Agent {
     looked: Option<Instant>,
     /// When it was last looked where ranks are.
     stacked: Option<Instant>,
-    /// Whether the job was told to end: a rank that is killed from then on is killed by its
+    /// Whether the job was asked to end: a rank that is killed from then on is killed by its
     /// launcher.
     ending: bool,
 }

@@ -1,4 +1,4 @@
-//! Alerts on their way to those who are told of incidents: each is kept until it is taken.
+//! Alerts on their way to people who watch for incidents: each is kept until it is taken.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Verdicts on jobs whose hosts run ahead of devices that make no marks.
 
 use laggard_sim::{AheadJob, ReadBack, Slow, SlowSpot};
+use model::Verdict;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -54,22 +55,46 @@ fn any_job(seed: u64, read_back: ReadBack, spot: SlowSpot) -> AheadJob {
     }
 }
 
+/// A job with its fault, beside the same without it; times are of a step.
+struct Tried {
+    sound: Verdict,
+    said: Verdict,
+    step_s: f64,
+    gain_s: f64,
+    charged_s: f64,
+    /// Whether another rank is named than the late one.
+    is_innocent: bool,
+}
+
+fn tried(job: &AheadJob) -> Tried {
+    let (sound, healthy_s) = verdict(&job.healthy());
+    let (said, step_s) = verdict(job);
+    let costs_s: f64 = said.incidents.iter().map(|incident| incident.cost_s).sum();
+    let rank: Vec<u32> = job.slow[0].rank.into_iter().collect();
+    Tried {
+        gain_s: step_s - healthy_s,
+        charged_s: costs_s / said.job.analysed_steps as f64,
+        is_innocent: said.incidents.iter().any(|it| it.subject.ranks != rank),
+        sound,
+        said,
+        step_s,
+    }
+}
+
 #[test]
 fn a_loader_whose_lateness_the_queue_absorbs_is_not_charged_without_device_marks() {
     let (mut wrong, mut absorbed, mut loud, mut costly, mut off) = (Vec::new(), 0, 0, 0, 0);
     let mut ratios = Vec::new();
     for seed in 0..jobs(JOBS) {
         let job = any_job(seed, ReadBack::Every(10), SlowSpot::Data);
-        let (sound, healthy_s) = verdict(&job.healthy());
-        let (said, step_s) = verdict(&job);
-        let gain_s = step_s - healthy_s;
-        let costs_s: f64 = said.incidents.iter().map(|incident| incident.cost_s).sum();
-        let charged_s = costs_s / said.job.analysed_steps as f64;
-        let rank: Vec<u32> = job.slow[0].rank.into_iter().collect();
-        let is_innocent = said
-            .incidents
-            .iter()
-            .any(|incident| incident.subject.ranks != rank);
+        let Tried {
+            sound,
+            said,
+            step_s,
+            gain_s,
+            charged_s,
+            is_innocent,
+        } = tried(&job);
         let names_sound = sound
             .incidents
             .iter()
@@ -116,13 +141,14 @@ fn who_sets_the_pace_of_a_job_that_never_reads_back_is_charged_what_it_may_cost(
     for seed in 0..jobs(JOBS) {
         let spot = [SlowSpot::Data, SlowSpot::Callback][seed as usize % 2];
         let job = any_job(seed, ReadBack::Never, spot);
-        let (sound, healthy_s) = verdict(&job.healthy());
-        let (said, step_s) = verdict(&job);
-        let gain_s = step_s - healthy_s;
-        let costs_s: f64 = said.incidents.iter().map(|incident| incident.cost_s).sum();
-        let charged_s = costs_s / said.job.analysed_steps as f64;
-        let rank: Vec<u32> = job.slow[0].rank.into_iter().collect();
-        let is_innocent = said.incidents.iter().any(|it| it.subject.ranks != rank);
+        let Tried {
+            sound,
+            said,
+            step_s,
+            gain_s,
+            charged_s,
+            is_innocent,
+        } = tried(&job);
         let is_costly = gain_s >= NAMED_SHARE * step_s;
         let is_absorbed = gain_s < SILENT_SHARE * step_s;
         let is_bounded = is_costly && charged_s >= (1.0 - OFF_RATIO) * gain_s;
@@ -134,7 +160,8 @@ fn who_sets_the_pace_of_a_job_that_never_reads_back_is_charged_what_it_may_cost(
         if is_innocent || !sound.incidents.is_empty() {
             let texts: Vec<&str> = said.incidents.iter().map(|it| it.text.as_str()).collect();
             wrong.push(format!(
-                "{seed}: {gain_s:.4} of {step_s:.4} s, rank {rank:?}: {texts:?}, sound: {:?}",
+                "{seed}: {gain_s:.4} of {step_s:.4} s, rank {:?}: {texts:?}, sound: {:?}",
+                job.slow[0].rank,
                 sound.incidents.first().map(|it| &it.text)
             ));
         }

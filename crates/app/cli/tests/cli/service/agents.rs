@@ -335,6 +335,15 @@ fn a_job_that_stood_still_before_it_ended_has_ended() {
     wait_until(|| !directory.exists() && state(&server, "job") == "ended");
 }
 
+/// What a command finds in its environment that `laggard run` wraps.
+fn environment_of_wrapped(laggard: &mut Command) -> String {
+    let output = laggard
+        .args(["run", "--", "env"])
+        .output()
+        .expect("it runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[test]
 fn a_wrapped_command_does_not_see_what_proves_who_we_are() {
     let secrets = [
@@ -353,11 +362,7 @@ fn a_wrapped_command_does_not_see_what_proves_who_we_are() {
         command
             .env("LAGGARD_DIR", root.path())
             .env("LAGGARD_ENABLE", is_on);
-        let output = command
-            .args(["run", "--", "env"])
-            .output()
-            .expect("it runs");
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = environment_of_wrapped(&mut command);
         assert!(
             printed.contains(&format!("LAGGARD_ENABLE={is_on}")),
             "{printed}"
@@ -375,11 +380,7 @@ fn what_the_profiler_of_pytorch_prints_is_silenced_unless_the_user_set_it() {
             .env_remove("KINETO_LOG_LEVEL")
             .envs(set.map(|level| ("KINETO_LOG_LEVEL", level)))
             .env("LAGGARD_DIR", root.path());
-        let output = command
-            .args(["run", "--", "env"])
-            .output()
-            .expect("it runs");
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = environment_of_wrapped(&mut command);
         assert!(
             printed.contains(&format!("KINETO_LOG_LEVEL={expected}\n")),
             "{printed}"

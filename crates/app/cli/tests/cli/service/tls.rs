@@ -1,5 +1,5 @@
-//! TLS of a collector, of those who tell and ask it, and of whom it tells: who cannot prove who
-//! they are is told nothing.
+//! TLS of a collector, its agents, its readers and the receivers of its alerts: a peer that cannot
+//! prove its identity gets nothing.
 
 use std::fs;
 use std::io::{Read, Write};
