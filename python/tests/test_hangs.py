@@ -7,11 +7,13 @@ import re
 import shutil
 import signal
 import time
+from collections import defaultdict
 
 import pytest
 from conftest import JOBS, PATIENCE_S, assert_told_again, bare, forked, matrix, torchrun
 
 CULPRIT = 2
+COLLECTIVE_ISSUE = 14  # a kind of mark in recordings
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
 # Long enough for a hang to be spoken of.
 PAUSE_S = os.environ.get("LAGGARD_TEST_PAUSE_S", "5")
@@ -296,6 +298,19 @@ def test_a_recorded_hang_is_the_same_hang_again(hanging):
     (live,) = job.end()["incidents"]
     assert_told_again(live, job.recording)
     job.check_told_when_due()
+    check_counted_from_one(job.recording)
+
+
+def check_counted_from_one(recording):
+    """Each rank counts a group's collectives from one, as a Flight Recorder does."""
+    numbers = defaultdict(list)
+    for mark in map(json.loads, recording.read_text().splitlines()):
+        if isinstance(mark, list) and mark[3] == COLLECTIVE_ISSUE:
+            rank, group, number = mark[0], mark[6], mark[8] if len(mark) > 8 else 0
+            numbers[rank, group].append(number)
+    assert {rank for rank, _ in numbers} == {0, 1, 2, 3}
+    for counted in numbers.values():
+        assert counted == list(range(1, len(counted) + 1)), counted
 
 
 @matrix

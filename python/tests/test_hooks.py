@@ -217,6 +217,31 @@ def test_spawned_and_forked_ranks_are_ranks(python, rings):
     assert ranks == ["rank0", "rank0", "rank1", "rank1"]
 
 
+def test_a_rank_forked_of_a_rank_names_its_stages_in_its_own_ring(python):
+    stages = python(
+        """
+        import json, laggard, multiprocessing, time
+
+        def train(*names):
+            for _ in range(20):
+                with laggard.step():
+                    for name in names:
+                        with laggard.stage(name):
+                            time.sleep(0.001)
+
+        def forked():
+            train("second")
+            print(json.dumps([stage["name"] for stage in laggard.summary()["stages"]]), flush=True)
+
+        train("first", "second")
+        child = multiprocessing.get_context("fork").Process(target=forked)
+        child.start()
+        child.join()
+        """
+    )
+    assert "second" in stages and "first" not in stages
+
+
 def test_nested_stages_are_refused_and_errors_go_through(python):
     verdict = python(
         """
