@@ -717,6 +717,15 @@ pub(crate) fn recharge(
         }
     }
     faults.extend(others);
+    judge_window(faults, found, settings);
+}
+
+/// Judges the faults of a window once more, after they were charged anew.
+pub(crate) fn judge_window(
+    faults: &mut [Fault],
+    found: &WindowFrontier,
+    settings: &IncidentSettings,
+) {
     let steps: Vec<u64> = found.steps.iter().map(|account| account.step).collect();
     let stretch = Stretch {
         steps: &steps,

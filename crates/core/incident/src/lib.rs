@@ -44,6 +44,7 @@ mod read_backs;
 mod settings;
 mod sides;
 mod straggler;
+mod struck;
 #[cfg(test)]
 mod testkit;
 mod tracker;

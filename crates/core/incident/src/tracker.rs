@@ -13,6 +13,7 @@ use crate::pace::{Seen, pace_of};
 use crate::queued::charge_queued;
 use crate::read_backs::charge_between;
 use crate::sides::settle;
+use crate::struck::charge_struck;
 use crate::vouch::vouch;
 use crate::{Devices, Fault, FaultKind, Hidden, IncidentSettings, find_faults};
 
@@ -278,8 +279,11 @@ impl Tracker {
         let mut late = find_faults(window, found, gates, settings);
         let is_blind = window.runs_ahead && matches!(devices, Devices::Unseen);
         let is_charged = is_blind && charge_between(&mut late, window, found, settings);
-        if is_blind && !is_charged && window.meeting != Meeting::Seen {
-            charge_queued(&mut late, window, found, settings);
+        if is_blind && !is_charged {
+            if window.meeting != Meeting::Seen {
+                charge_queued(&mut late, window, found, settings);
+            }
+            charge_struck(&mut late, window, found, settings);
         }
         let (late, is_ambiguous) = group.distinguishable(late, window, is_blind);
         self.is_unsettled =

@@ -1,0 +1,154 @@
+//! What lateness now and then costs where hosts run ahead of devices that make no marks.
+
+use frontier::WindowFrontier;
+use model::{Block, Meeting, Window, median};
+
+use crate::fault::judge_window;
+use crate::{Fault, FaultKind, IncidentSettings};
+
+/// Steps behind one that is struck which count with it: the others may wait in the next one only, where
+/// ranks are seen to meet in each. Else hosts catch up, and a launch queue holds the work of a few steps.
+/// Ours.
+const NEXT: usize = 1;
+const CATCH_UP: usize = 10;
+
+/// Charges late ranks no more than what the steps they strike take longer than those that nothing
+/// strikes: launch queues absorb a part of the lateness. Changes nothing where these are fewer.
+///
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub(crate) fn charge_struck(
+    faults: &mut [Fault],
+    window: &Window,
+    found: &WindowFrontier,
+    settings: &IncidentSettings,
+) {
+    let behind = match window.meeting {
+        Meeting::Seen => NEXT,
+        _ => CATCH_UP,
+    };
+    let steps = found
+        .steps
+        .iter()
+        .map(|step| (&window.blocks[step.block], step.row));
+    let took_s: Vec<f64> = steps
+        .clone()
+        .map(|(block, row)| took_s(block, row))
+        .collect();
+    let struck: Vec<Vec<bool>> = faults
+        .iter()
+        .map(|fault| {
+            let mut left = 0;
+            let struck = steps.clone().map(|(block, row)| {
+                left = if strikes_row(fault, block, row) {
+                    behind + 1
+                } else {
+                    left.saturating_sub(1)
+                };
+                left > 0
+            });
+            struck.collect()
+        })
+        .collect();
+    let free = (0..took_s.len()).filter(|at| struck.iter().all(|struck| !struck[*at]));
+    let mut free_s: Vec<f64> = free.map(|at| took_s[at]).collect();
+    let usual_s = median(&mut free_s).unwrap_or(0.0);
+    for (fault, struck) in faults.iter_mut().zip(struck) {
+        let struck_s = took_s.iter().zip(struck).filter(|(_, struck)| *struck);
+        let longer_s: Vec<f64> = struck_s.map(|(took_s, _)| took_s - usual_s).collect();
+        if fault.kind == FaultKind::LateRanks && longer_s.len() < free_s.len() {
+            let longer_s = longer_s.iter().sum::<f64>().max(0.0);
+            fault.cost_s = fault.cost_s.min(longer_s);
+            fault.gain_alone_s = fault.gain_alone_s.min(longer_s);
+        }
+    }
+    judge_window(faults, found, settings);
+}
+
+/// What ranks take for a step by their own clocks, in seconds.
+fn took_s(block: &Block, row: usize) -> f64 {
+    let mut all_s = vec![0.0; block.ranks];
+    for boundary_s in block.row(row).chunks(block.ranks) {
+        for (took_s, seconds) in all_s.iter_mut().zip(boundary_s) {
+            *took_s += seconds;
+        }
+    }
+    median(&mut all_s).unwrap_or(0.0)
+}
+
+/// Whether a fault strikes a row of a block, some of whose boundaries may lie in the step before.
+fn strikes_row(fault: &Fault, block: &Block, row: usize) -> bool {
+    let boundaries = block.boundaries.iter().enumerate();
+    boundaries
+        .filter(|(_, boundary)| fault.is_in(boundary.stage))
+        .any(|(at, _)| {
+            let happened = block.steps[row].saturating_sub(u64::from(at < block.carried));
+            fault.strikes.binary_search(&happened).is_ok()
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::{CollectiveOp, MarkKind, StageId, Sync};
+
+    use super::*;
+    use crate::testkit::{block, faults_of};
+
+    /// What faults cost of 50 steps of four ranks that meet where they read something back: hosts take
+    /// 9 ms, devices 29. Every tenth or each step, as asked for, rank 2 is 60 ms late in its forward pass.
+    fn charged_s(every: u64) -> f64 {
+        let segments = [
+            (StageId::DATA, MarkKind::DataEnd),
+            (StageId::FORWARD, MarkKind::BackwardBegin),
+            (StageId::CALLBACKS, MarkKind::DataBegin),
+        ];
+        let mut durations_s = Vec::new();
+        for step in 0..50 {
+            let late_s = if step % every == 5 % every {
+                0.060
+            } else {
+                0.0
+            };
+            let late = |rank: usize| if rank == 2 { late_s } else { 0.0 };
+            let noise_s = |rank: usize| ((step * 4 + rank as u64) * 7919 % 13) as f64 * 1e-6;
+            let forward_s = |rank: usize| 0.006 + late(rank) + noise_s(rank);
+            // Of what the host launches late, 2 ms are left when it has.
+            let done_s = f64::max(0.029, 0.002 + forward_s(2) + 0.002);
+            durations_s.extend([0.002; 4]);
+            durations_s.extend((0..4).map(forward_s));
+            durations_s.extend((0..4).map(|rank| done_s - 0.002 - forward_s(rank)));
+        }
+        let mut block = block(&segments, 4, 50, durations_s);
+        Arc::make_mut(&mut block.boundaries)[1].sync = Sync::Issue(CollectiveOp::ALLREDUCE);
+        let window = Window {
+            meeting: Meeting::Seen,
+            ..block.into()
+        };
+        let faults = faults_of(&window, |faults, found, settings| {
+            assert_eq!(faults[0].ranks, [2]);
+            charge_struck(faults, &window, found, settings);
+        });
+        faults.iter().map(|fault| fault.cost_s).sum()
+    }
+
+    #[test]
+    fn what_the_queue_absorbs_of_a_pause_costs_nothing() {
+        // Steps of 70 ms instead of 29.
+        assert!(
+            (charged_s(10) - 5.0 * 0.041).abs() < 1e-3,
+            "{}",
+            charged_s(10)
+        );
+    }
+
+    #[test]
+    fn without_a_step_that_is_not_struck_nothing_is_known_of_it() {
+        assert!(
+            (charged_s(1) - 50.0 * 0.060).abs() < 1e-2,
+            "{}",
+            charged_s(1)
+        );
+    }
+}
