@@ -115,7 +115,7 @@ pub(crate) fn refused<Listed: Iterator<Item = Posted>>(
 ) {
     with_pair(place, number, |requests, index, pair| {
         for Posted { bytes, signaled } in list(pair.all_signaled.load(Relaxed) != 0) {
-            requests.table.refused(index, 1, bytes);
+            requests.table.refused(index, 1, bytes, now);
             if signaled {
                 // What a device refuses is the end of the list, so the newest signals are theirs.
                 pair.signaled.fetch_sub(1, Relaxed);

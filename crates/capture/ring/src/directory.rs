@@ -128,27 +128,28 @@ impl RingDirectory {
 
     /// Whether a process still writes here.
     pub fn has_writer(&self) -> bool {
-        self.writers()
-            .is_ok_and(|writers| writers.iter().flatten().any(is_alive))
+        self.writers().is_ok_and(|mut writers| {
+            writers.any(|(_, writer)| writer.is_ok_and(|writer| is_alive(&writer)))
+        })
     }
 
-    /// Who wrote each of the files, as far as they can be read.
-    fn writers(&self) -> io::Result<Vec<Result<Identity, RingError>>> {
-        let mut writers = Vec::new();
-        for path in self.rings()? {
-            writers.push(RingReader::open(&path).map(|ring| ring.identity().clone()));
-        }
-        for source in [LiveSource::Plugin, LiveSource::Calls] {
-            for path in self.live_tables(source)? {
-                let table = LiveReader::open(&path);
-                writers.push(table.map(|table| table.identity().clone()));
-            }
-        }
-        for path in self.request_tables()? {
-            let table = RequestReader::open(&path);
-            writers.push(table.map(|table| table.identity().clone()));
-        }
-        Ok(writers)
+    /// Each of the files, and who wrote it, as far as it can be read.
+    fn writers(&self) -> io::Result<impl Iterator<Item = (PathBuf, Result<Identity, RingError>)>> {
+        let rings = self.rings()?.into_iter().map(|path| {
+            let writer = RingReader::open(&path).map(|ring| ring.identity().clone());
+            (path, writer)
+        });
+        let mut tables = self.live_tables(LiveSource::Plugin)?;
+        tables.extend(self.live_tables(LiveSource::Calls)?);
+        let tables = tables.into_iter().map(|path| {
+            let writer = LiveReader::open(&path).map(|table| table.identity().clone());
+            (path, writer)
+        });
+        let requests = self.request_tables()?.into_iter().map(|path| {
+            let writer = RequestReader::open(&path).map(|table| table.identity().clone());
+            (path, writer)
+        });
+        Ok(rings.chain(tables).chain(requests))
     }
 
     /// The directory itself.
@@ -302,13 +303,13 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
     let Ok(metadata) = fs::symlink_metadata(directory.path()) else {
         return false;
     };
-    let Ok(writers) = directory.writers() else {
+    let Ok(mut writers) = directory.writers() else {
         return false;
     };
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
         && untouched_for(&metadata) >= Some(age)
-        && writers.into_iter().all(is_left)
+        && writers.all(|(path, writer)| is_left(&path, &writer))
 }
 
 fn untouched_for(metadata: &Metadata) -> Option<Duration> {
@@ -318,13 +319,20 @@ fn untouched_for(metadata: &Metadata) -> Option<Duration> {
 }
 
 /// Whether nobody will write to a file any more, by whom it says writes it.
-fn is_left(writer: Result<Identity, RingError>) -> bool {
+fn is_left(path: &Path, writer: &Result<Identity, RingError>) -> bool {
     match writer {
-        Ok(identity) => !is_alive(&identity),
+        Ok(identity) => !is_alive(identity),
         // An error of the moment says nothing of the writer.
         Err(RingError::Io { .. }) => false,
-        Err(_) => true,
+        // Of another version only the name can be read.
+        Err(_) => named_pid(path).is_none_or(|pid| process_started(pid).is_none()),
     }
+}
+
+/// The process that writes a file, by the file's name.
+fn named_pid(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    name.split('.').nth(1)?.parse().ok()
 }
 
 #[derive(PartialEq, Eq)]

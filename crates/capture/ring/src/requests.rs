@@ -54,6 +54,18 @@ struct RequestSlot {
     status: AtomicU64,
 }
 
+impl RequestSlot {
+    /// Counts the time since something has been in flight: nothing is any more.
+    #[inline]
+    fn rest(&self, now: impl FnOnce() -> RankNs) {
+        let since = self.busy_since.swap(0, Relaxed);
+        if since != 0 {
+            let busy_ns = now().0.saturating_sub(since);
+            self.busy_ns.fetch_add(busy_ns, Relaxed);
+        }
+    }
+}
+
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
 const BYTES: usize = size_of::<RequestTableHead>() + QUEUE_PAIRS * size_of::<RequestSlot>();
@@ -204,10 +216,19 @@ impl RequestWriter {
     }
 
     /// Takes back what the network refused.
-    pub fn refused(&self, index: QueuePairIndex, requests: u64, bytes: u64) {
+    pub fn refused(
+        &self,
+        index: QueuePairIndex,
+        requests: u64,
+        bytes: u64,
+        now: impl FnOnce() -> RankNs,
+    ) {
         let Some(slot) = self.slot(index) else { return };
         slot.posted_bytes.fetch_sub(bytes, Relaxed);
-        slot.posted.fetch_sub(requests, Relaxed);
+        let posted = slot.posted.fetch_sub(requests, Relaxed);
+        if posted.wrapping_sub(requests) == slot.completed.load(Relaxed) {
+            slot.rest(now);
+        }
     }
 
     /// Says that as many requests, of so many bytes, have come back since the beginning.
@@ -225,11 +246,7 @@ impl RequestWriter {
         // After the bytes: a reader that sees requests back sees theirs.
         slot.completed.fetch_max(requests, Release);
         if requests == slot.posted.load(Relaxed) {
-            let since = slot.busy_since.swap(0, Relaxed);
-            if since != 0 {
-                slot.busy_ns
-                    .fetch_add(now().0.saturating_sub(since), Relaxed);
-            }
+            slot.rest(now);
         }
     }
 

@@ -229,6 +229,12 @@ fn rings_of_dead_jobs_are_cleaned_up_and_those_of_living_ones_are_not() {
     );
     assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
     assert!(living.path().exists() && !dead.path().exists());
+    // A living job of another version.
+    let path = living.ring_path(&identity(0));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8] = 99;
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 0);
 }
 
 #[test]

@@ -48,12 +48,21 @@ fn a_queue_pair_is_read_as_it_was_written() {
         (2, 200, 500)
     );
     assert_eq!((read.failed, read.status, read.open), (1, 12, true));
-    writer.refused(index, 1, 100);
+    writer.refused(index, 1, 100, || unreachable!("it is still busy"));
     writer.completed(index, 3, 300, || RankNs(1800));
     writer.close(index);
     let read = &reader.read(RankNs(9000))[0];
     assert_eq!((read.posted, read.completed, read.busy_ns), (3, 3, 800));
     assert!(!read.open);
+}
+
+#[test]
+fn what_is_refused_was_never_in_flight() {
+    let (_root, writer, reader) = table();
+    let index = writer.open(b"mlx5_0", 77).unwrap();
+    writer.posted(index, 1, 100, || RankNs(1000));
+    writer.refused(index, 1, 100, || RankNs(1002));
+    assert_eq!(reader.read(RankNs(9000))[0].busy_ns, 2);
 }
 
 #[test]
