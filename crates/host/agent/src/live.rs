@@ -2,6 +2,7 @@
 //! still.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -102,9 +103,13 @@ impl LiveFeed {
     fn add(&mut self, path: PathBuf, reader: LiveReader) {
         let attempt = reader.identity().attempt;
         // The job was started again: what is left of the start before says nothing any more.
+        if attempt < self.attempt {
+            self.refused.insert(path);
+            return;
+        }
         if attempt > self.attempt {
             self.attempt = attempt;
-            self.tables.clear();
+            self.refused.extend(mem::take(&mut self.tables).into_keys());
         }
         // Of a process that has both, the plugin's table says more.
         let pid = reader.identity().pid;
@@ -333,6 +338,34 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const TRANSFERS: u32 = 100;
+
+    #[test]
+    fn tables_of_a_start_before_say_nothing() {
+        // Both processes still run, and either is found first.
+        let pids = [std::process::id(), std::os::unix::process::parent_id()];
+        for attempts in [[0, 1], [1, 0]] {
+            let root = tempfile::tempdir().unwrap();
+            let directory = RingDirectory::create(root.path(), "job").unwrap();
+            let _writers = [0, 1].map(|rank| {
+                let identity = Identity {
+                    rank,
+                    pid: pids[rank as usize],
+                    attempt: attempts[rank as usize],
+                    started: process_started(pids[rank as usize]).unwrap(),
+                    ..Identity::default()
+                };
+                let (size, source) = (LiveSize::default(), LiveSource::Plugin);
+                LiveWriter::create(&directory, &identity, size, source).unwrap()
+            });
+            let rings = JobReader::new(directory);
+            let mut feed = LiveFeed::new(ArrivalSettings::default());
+            for _ in 0..2 {
+                feed.look(&rings, &mut |_| unreachable!("nobody has left"));
+                let ranks: Vec<u32> = feed.processes().map(|(rank, _)| rank).collect();
+                assert_eq!(ranks, [attempts[1]]);
+            }
+        }
+    }
 
     #[test]
     fn a_connection_that_carries_less_than_it_used_to_is_reported() {
