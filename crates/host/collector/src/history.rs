@@ -11,13 +11,13 @@ mod tables;
 mod timeline;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{io, mem};
 
 use model::Incident;
 use sha2::{Digest, Sha256};
-use verdict::WindowRecord;
+use verdict::{StageRecord, WindowRecord};
 
 use crate::clock::{Now, calendar};
 use crate::store::file_name;
@@ -60,9 +60,9 @@ pub(crate) struct JobHistory {
     /// The job's name in the names of folders.
     job: String,
     origin: JobOrigin,
-    /// Windows since the last whole part, all of one day.
-    open: Vec<Dated<WindowRecord>>,
-    day: String,
+    /// Windows of each day since its last whole part: of one day, unless the disk has refused a
+    /// part.
+    open: BTreeMap<String, Vec<Dated<WindowRecord>>>,
     /// Whole parts of each day.
     parts: BTreeMap<String, u32>,
     /// Every file so far, and what is in it.
@@ -78,8 +78,7 @@ impl JobHistory {
             outbox,
             job: file_name(job),
             origin,
-            open: Vec::new(),
-            day: String::new(),
+            open: BTreeMap::new(),
             parts: BTreeMap::new(),
             written: BTreeMap::new(),
             may_have_others: true,
@@ -91,21 +90,18 @@ impl JobHistory {
     pub(crate) fn add(&mut self, window: Dated<WindowRecord>) -> io::Result<()> {
         let day = day(window.begun_s);
         let (mut rows, mut lags) = (0, 0);
-        for stage in self.open.iter().flat_map(|window| &window.what.stages) {
+        for stage in stages(self.open.values().flatten()) {
             rows += 1;
             lags += stage.late.len();
         }
         let is_full = rows >= PART_ROWS || lags >= PART_LAGS;
         // A part is of one day, so that days which are too old can be removed whole.
-        let closed = if is_full || day != self.day {
+        let closed = if is_full || !self.open.contains_key(&day) {
             self.close()
         } else {
             Ok(())
         };
-        if self.open.is_empty() {
-            self.day = day;
-        }
-        self.open.push(window);
+        self.open.entry(day).or_default().push(window);
         closed
     }
 
@@ -164,25 +160,24 @@ impl JobHistory {
 
     fn close(&mut self) -> io::Result<()> {
         self.write_open()?;
-        if !self.open.is_empty() {
-            *self.parts.entry(self.day.clone()).or_default() += 1;
-            self.open.clear();
+        for day in mem::take(&mut self.open).into_keys() {
+            *self.parts.entry(day).or_default() += 1;
         }
         Ok(())
     }
 
     fn write_open(&mut self) -> io::Result<()> {
-        if self.open.is_empty() {
-            return Ok(());
+        let mut files = Vec::new();
+        for (day, open) in &self.open {
+            let number = self.parts.get(day).copied().unwrap_or_default();
+            let name = format!("{day}.{}-{number:05}.parquet", self.origin.begun_s);
+            files.push((format!("{}.{name}", tables::WINDOWS), tables::windows(open)));
+            if stages(open).any(|stage| !stage.late.is_empty()) {
+                files.push((format!("{}.{name}", tables::LAGS), tables::lags(open)));
+            }
         }
-        let number = self.parts.get(&self.day).copied().unwrap_or_default();
-        let name = format!("{}.{}-{number:05}.parquet", self.day, self.origin.begun_s);
-        let windows = tables::windows(&self.open).map_err(io::Error::other)?;
-        self.write(&format!("{}.{name}", tables::WINDOWS), &windows)?;
-        let mut stages = self.open.iter().flat_map(|window| &window.what.stages);
-        if stages.any(|stage| !stage.late.is_empty()) {
-            let lags = tables::lags(&self.open).map_err(io::Error::other)?;
-            self.write(&format!("{}.{name}", tables::LAGS), &lags)?;
+        for (file, bytes) in files {
+            self.write(&file, &bytes.map_err(io::Error::other)?)?;
         }
         Ok(())
     }
@@ -202,6 +197,12 @@ impl JobHistory {
         }
         Ok(())
     }
+}
+
+fn stages<'all>(
+    windows: impl IntoIterator<Item = &'all Dated<WindowRecord>>,
+) -> impl Iterator<Item = &'all StageRecord> {
+    windows.into_iter().flat_map(|window| &window.what.stages)
 }
 
 /// The day of a moment, in UTC.

@@ -13,6 +13,8 @@ use crate::store::write_whole;
 /// Silences at a time; each is a decision of somebody.
 const MOST: usize = 1000;
 const FILE: &str = "silences.json";
+/// When those are over that somebody has ended.
+const ENDED_S: u64 = 0;
 /// Up to here every whole number is one as JSON's readers have it.
 const MOST_WHOLE: u64 = (1 << 53) - 1;
 
@@ -118,10 +120,12 @@ impl Silences {
     pub(crate) fn end(&self, id: u64) -> io::Result<bool> {
         let mut known = self.known();
         let mut new = known.clone();
-        new.retain(|silence| silence.id != id);
-        if new.len() == known.len() {
+        let mut open = new.iter_mut().filter(|silence| silence.until_s > ENDED_S);
+        let Some(silence) = open.find(|silence| silence.id == id) else {
             return Ok(false);
-        }
+        };
+        // Not removed: the next one must not be given its name.
+        silence.until_s = ENDED_S;
         write_whole(&self.file, &serde_json::to_vec(&new)?)?;
         *known = new;
         Ok(true)
@@ -178,5 +182,12 @@ mod tests {
         }
         assert!(again.end(one.id).unwrap() && !again.end(one.id).unwrap());
         assert!(!again.cover("a", 15));
+        assert_eq!(again.all(5), std::slice::from_ref(&all));
+        assert!(again.end(all.id).unwrap());
+        let next = again.add(silence(None, 50, 60), 5).unwrap().unwrap();
+        assert!(
+            next.id > all.id,
+            "who ended a silence before may do so again"
+        );
     }
 }

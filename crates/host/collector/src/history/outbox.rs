@@ -320,7 +320,71 @@ fn key(
 
 #[cfg(test)]
 mod tests {
+    use model::RankNs;
+    use verdict::{StageRecord, WindowRecord};
+
+    use super::super::{Dated, JobHistory, JobOrigin};
     use super::*;
+    use crate::clock::Now;
+
+    fn window(begun_s: f64) -> Dated<WindowRecord> {
+        let stage = StageRecord {
+            stage: "data.next_wait".to_owned(),
+            advance_s: 1.0,
+            share: 1.0,
+            gain: 0.0,
+            lead_ranks: Vec::new(),
+            late: Vec::new(),
+        };
+        let what = WindowRecord {
+            first_step: 0,
+            steps: 1,
+            span: RankNs(0)..RankNs(1),
+            ranks: 1,
+            missing_ranks: Vec::new(),
+            labels: Vec::new(),
+            stages: vec![stage],
+        };
+        Dated {
+            what,
+            begun_s,
+            ended_s: None,
+        }
+    }
+
+    #[test]
+    fn windows_that_the_disk_refused_stay_of_their_day() {
+        const DAY_S: f64 = 86_400.0;
+        let data = tempfile::tempdir().unwrap();
+        let outbox = Arc::new(Outbox {
+            folder: data.path().to_owned(),
+            every: Duration::ZERO,
+            changes: Mutex::default(),
+            wake: sync_channel(1).0,
+        });
+        let origin = JobOrigin {
+            begun_s: 7,
+            offset_ns: 0,
+        };
+        let mut history = JobHistory::new(outbox, "job", origin, Now::read());
+        history.add(window(0.0)).unwrap();
+        let in_the_way = data.path().join("job");
+        fs::write(&in_the_way, "").unwrap();
+        history.add(window(DAY_S)).unwrap_err();
+        history.add(window(DAY_S + 1.0)).unwrap();
+        fs::remove_file(&in_the_way).unwrap();
+        history.add(window(2.0 * DAY_S)).unwrap();
+        let mut parts: Vec<_> = fs::read_dir(data.path().join("job"))
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        parts.sort();
+        let days = ["1970-01-01", "1970-01-02"];
+        assert_eq!(
+            parts,
+            days.map(|day| format!("windows.{day}.7-00000.parquet"))
+        );
+    }
 
     #[test]
     fn what_waits_of_jobs_that_others_may_keep_now_is_dropped() {
