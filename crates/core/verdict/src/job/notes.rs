@@ -64,14 +64,18 @@ impl Notes {
 
     /// Keeps a note, unless it is known.
     pub(super) fn say(&mut self, note: VerdictNote) {
+        let (count, is_known) = match &note {
+            VerdictNote::Text(text) => (self.texts.len(), self.texts.contains(text)),
+            note => (self.said.len(), self.said.contains(note)),
+        };
+        if is_known || count >= MAX_SAID {
+            return;
+        }
         match note {
             VerdictNote::Text(text) => {
                 self.texts.insert(text);
             }
-            note if self.said.len() < MAX_SAID && !self.said.contains(&note) => {
-                self.said.push(note);
-            }
-            _ => {}
+            note => self.said.push(note),
         }
     }
 
@@ -209,5 +213,19 @@ impl Job {
             ranks: ends.into_keys().collect(),
         });
         compared.into_iter().chain(ends).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_any_number_of_notes_the_first_are_kept() {
+        let mut notes = Notes::default();
+        for number in 0..2 * MAX_SAID {
+            notes.say(VerdictNote::Text(number.to_string()));
+        }
+        assert_eq!(notes.all(0).count(), MAX_SAID);
     }
 }
