@@ -21,10 +21,13 @@ const COLLECTIVES: u64 = 20;
 
 /// What a rank does in a step; `late` is how long the data of a slow rank takes.
 fn marks(rank: u32, step: u32, ranks: u32, late: u64) -> impl Iterator<Item = Mark> {
+    // The slow rank sets the pace of all: were its own work to vary, so would the ends of their steps.
+    let is_slow = late > 0 && rank == ranks / 3;
     let noise = u64::from((rank * 40 + step).wrapping_mul(0x9e37_79b1) >> 8) % (20 * MS);
+    let (noise, own) = if is_slow { (0, late) } else { (noise, 0) };
     let begin = u64::from(step) * (STEP + late);
     let end = begin + STEP + late;
-    let data = begin + 100 * MS + noise + if rank == ranks / 3 { late } else { 0 };
+    let data = begin + 100 * MS + noise + own;
     let forward = data + 500 * MS + noise / 2;
     let backward = end - 200 * MS + noise / 3;
     let issues = (0..COLLECTIVES).map(move |nth| {
