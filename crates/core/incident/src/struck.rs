@@ -27,19 +27,17 @@ pub(crate) fn charge_struck(
         Meeting::Seen => NEXT,
         _ => CATCH_UP,
     };
-    let steps = found
-        .steps
-        .iter()
-        .map(|step| (&window.blocks[step.block], step.row));
-    let took_s: Vec<f64> = steps
-        .clone()
-        .map(|(block, row)| took_s(block, row))
-        .collect();
-    let struck: Vec<Vec<bool>> = faults
+    let place = |at: usize| {
+        let step = &found.steps[at];
+        (&window.blocks[step.block], step.row)
+    };
+    let count = found.steps.len();
+    let struck: Vec<Vec<usize>> = faults
         .iter()
         .map(|fault| {
             let mut left = 0;
-            let struck = steps.clone().map(|(block, row)| {
+            let places = (0..count).filter(|at| {
+                let (block, row) = place(*at);
                 left = if strikes_row(fault, block, row) {
                     behind + 1
                 } else {
@@ -47,20 +45,31 @@ pub(crate) fn charge_struck(
                 };
                 left > 0
             });
-            struck.collect()
+            places.collect()
         })
         .collect();
-    let free = (0..took_s.len()).filter(|at| struck.iter().all(|struck| !struck[*at]));
-    let mut free_s: Vec<f64> = free.map(|at| took_s[at]).collect();
+    let free: Vec<usize> = (0..count)
+        .filter(|at| struck.iter().all(|its| its.binary_search(at).is_err()))
+        .collect();
+    let rare: Vec<(&mut Fault, Vec<usize>)> = faults
+        .iter_mut()
+        .zip(struck)
+        .filter(|(fault, its)| fault.kind == FaultKind::LateRanks && its.len() < free.len())
+        .collect();
+    // Mostly there is none, and adding up what many ranks take is the work.
+    if rare.is_empty() {
+        return;
+    }
+    let took_s = |at: &usize| {
+        let (block, row) = place(*at);
+        took_s(block, row)
+    };
+    let mut free_s: Vec<f64> = free.iter().map(took_s).collect();
     let usual_s = median(&mut free_s).unwrap_or(0.0);
-    for (fault, struck) in faults.iter_mut().zip(struck) {
-        let struck_s = took_s.iter().zip(struck).filter(|(_, struck)| *struck);
-        let longer_s: Vec<f64> = struck_s.map(|(took_s, _)| took_s - usual_s).collect();
-        if fault.kind == FaultKind::LateRanks && longer_s.len() < free_s.len() {
-            let longer_s = longer_s.iter().sum::<f64>().max(0.0);
-            fault.cost_s = fault.cost_s.min(longer_s);
-            fault.gain_alone_s = fault.gain_alone_s.min(longer_s);
-        }
+    for (fault, its) in rare {
+        let longer_s = its.iter().map(|at| took_s(at) - usual_s).sum::<f64>();
+        fault.cost_s = fault.cost_s.min(longer_s.max(0.0));
+        fault.gain_alone_s = fault.gain_alone_s.min(longer_s.max(0.0));
     }
     judge_window(faults, found, settings);
 }
