@@ -94,9 +94,10 @@ impl DeviceUsage {
         self.gauges.get(&gauge).map(|mean| mean.value)
     }
 
-    /// Takes what a gauge was for so long.
+    /// Takes what a gauge was for so long. What is not a number says nothing: a GPU that measures
+    /// itself has none for a moment in which it did not look.
     pub fn measure(&mut self, gauge: Gauge, value: f64, over_s: f64) {
-        if over_s > 0.0 {
+        if over_s > 0.0 && value.is_finite() {
             let mean = self.gauges.entry(gauge).or_default();
             mean.over_s += over_s;
             mean.value += (value - mean.value) * over_s / mean.over_s;
@@ -166,9 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn a_moment_without_a_number_says_nothing_of_the_others() {
+        let mut usage = usage(&[(0.2, 1.0)]);
+        usage.measure(Gauge::BusyShare, f64::NAN, 1.0);
+        usage.measure(Gauge::PcieLanes, f64::INFINITY, 1.0);
+        assert_eq!(usage.gauge(Gauge::BusyShare), Some(0.2));
+        assert_eq!(usage.gauge(Gauge::PcieLanes), None);
+    }
+
+    #[test]
     fn what_no_device_does_is_not_sound() {
         assert!(usage(&[(0.2, 1.0)]).is_sound());
-        assert!(!usage(&[(f64::NAN, 1.0)]).is_sound());
         assert!(!usage(&[(-1.0, 1.0)]).is_sound());
         assert!(!DeviceUsage::new(Device::Card("e".repeat(65))).is_sound());
     }
