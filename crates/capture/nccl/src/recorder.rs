@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
+use model::RankNs;
 use probe::{Records, Sequences, coarse, now};
 use ring::{Bytes, CommunicatorIndex, LiveSource, LiveWriter, Reached, Route};
 
@@ -30,6 +31,12 @@ impl Records for Recorder {
     fn count_fault(&self) {
         self.table.count_fault();
     }
+}
+
+/// The time at which a transfer is ready: exact for the first, from which a flow counts.
+#[inline]
+fn of_ready(is_first: bool) -> RankNs {
+    if is_first { now() } else { coarse() }
 }
 
 impl Recorder {
@@ -146,7 +153,7 @@ impl Recorder {
                     state::SEND_GPU_WAIT => self.table.begin_flow(flow, coarse),
                     state::SEND_PEER_WAIT | state::RECV_WAIT => {
                         // NCCL repeats these states at every poll: a coarse clock costs a quarter.
-                        self.table.ready(flow, step, coarse);
+                        self.table.ready(flow, step, of_ready);
                     }
                     state::SEND_WAIT | state::RECV_FLUSH_WAIT => {
                         // SAFETY: the caller's promise; only these two states say a size.
@@ -186,7 +193,7 @@ impl Recorder {
         let reached = Reached::Count(u32::try_from(steps).unwrap_or(0));
         match state {
             state::SEND_REM_FIFO_WAIT | state::RECV_POSTED => {
-                self.table.ready(flow, reached, coarse);
+                self.table.ready(flow, reached, of_ready);
             }
             state::SEND_TRANSMITTED | state::RECV_RECEIVED => {
                 let bytes = Bytes::Total(bytes as u64);

@@ -162,7 +162,7 @@ impl Communication {
             .is_some_and(|look| look.late.contains(&key_of(root)))
     }
 
-    /// Who entered an operation last: it has been in it for the shortest time, by its own clock.
+    /// Whose GPU got to an operation last: it has been in it for the shortest time, by its own clock.
     fn last_in(&self, root: &Root) -> Option<u32> {
         root.wait
             .entered
@@ -174,7 +174,8 @@ impl Communication {
                         && meeting.op == root.wait.op
                         && operation.sequence.saturating_add(1) == root.wait.number
                 })?;
-                Some((look.at.0.saturating_sub(operation.begun_at.0), *rank))
+                let since = operation.under_way_since()?;
+                Some((look.at.0.saturating_sub(since.0), *rank))
             })
             .min()
             .map(|(_, rank)| rank)

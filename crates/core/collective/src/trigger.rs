@@ -31,7 +31,8 @@ const SUSPECT_RATIO: f64 = 1.5;
 ///
 /// # Properties
 /// Operations of different communicators, kinds and sizes are never compared: another mix of
-/// messages is no slowdown. Slow operations do not become usual; a decay so slow that none of
+/// messages is no slowdown. Nor does it count how long a host that runs ahead of its device
+/// enqueues them before that gets to them. Slow operations do not become usual; a decay so slow that none of
 /// them is does.
 /// # Source
 /// Mycroft (2025), trigger: throughput below half of normal, per class of operation.
@@ -71,9 +72,10 @@ impl OperationTrigger {
         if operation.may_have_ended {
             return None;
         }
-        let took_s = operation.ended_at?.seconds_since(operation.begun_at);
+        let since = operation.under_way_since()?;
+        let took_s = operation.ended_at?.seconds_since(since);
         let is_slow = self.slow(operation, took_s);
-        let uneven = self.uneven(operation);
+        let uneven = self.uneven(operation, since);
         let class = self.classes.entry(class_of(operation)).or_default();
         push(&mut class.uneven, uneven.is_some(), LAST_OPS);
         class.siblings_s = uneven.map_or(class.siblings_s, |uneven| uneven.usual_s);
@@ -90,7 +92,10 @@ impl OperationTrigger {
     /// Whether an operation in progress already takes longer than it should: worth a closer
     /// look, and not yet a word.
     pub fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
-        let took_s = now.seconds_since(operation.begun_at);
+        let Some(since) = operation.under_way_since() else {
+            return false;
+        };
+        let took_s = now.seconds_since(since);
         let is_behind = self
             .classes
             .get(&class_of(operation))
@@ -103,7 +108,7 @@ impl OperationTrigger {
     ///
     /// # Source
     /// Mycroft (2025): similar flows take similar time.
-    fn uneven(&self, operation: &Operation) -> Option<Slowness> {
+    fn uneven(&self, operation: &Operation, since: RankNs) -> Option<Slowness> {
         let most = operation.flows.iter().map(|flow| flow.total).max()?;
         let mut of_channel: BTreeMap<u8, f64> = BTreeMap::new();
         for flow in &operation.flows {
@@ -111,7 +116,7 @@ impl OperationTrigger {
             if 2 * u64::from(flow.total) <= u64::from(most) {
                 continue;
             }
-            let took_s = flow.moved_at.seconds_since(operation.begun_at);
+            let took_s = flow.moved_at.seconds_since(since);
             // Channels share the work unevenly: what counts is what a full share would take.
             let whole_s = took_s * f64::from(most) / f64::from(flow.total);
             let slowest_s = of_channel.entry(flow.channel).or_default();
@@ -197,6 +202,42 @@ mod tests {
         assert!(trigger.is_suspect(&running, now));
         let slow = trigger.ended(&running).expect("two in a row");
         assert!((slow.took_s / slow.usual_s - 3.0).abs() < 1e-9);
+    }
+
+    /// Enqueued by a host that runs ahead of its device, further and further, and sent within 10 ms
+    /// once that got there.
+    #[test]
+    fn what_waits_for_its_own_device_is_not_slow() {
+        let enqueued = |sequence: u64, ready: u32| {
+            let mut operation = operation(sequence, 1 << 20, 10 + 7 * sequence);
+            let ended = operation.ended_at.expect("it ended");
+            let begun_at = match ready {
+                0 => operation.begun_at,
+                _ => RankNs(ended.0 - 10_000_000),
+            };
+            operation.flows.push(model::Flow {
+                channel: 0,
+                peer: 1,
+                direction: model::Direction::Send,
+                total: 4,
+                ready,
+                transmitted: ready,
+                done: ready,
+                bytes: 0,
+                begun_at,
+                moved_at: ended,
+            });
+            (operation, ended)
+        };
+        let mut trigger = OperationTrigger::new(ArrivalSettings::default());
+        for sequence in 0..20 {
+            assert_eq!(trigger.ended(&enqueued(sequence, 4).0), None);
+        }
+        let (waits, now) = enqueued(20, 0);
+        assert!(!trigger.is_suspect(&waits, now));
+        let (sends, ended) = enqueued(20, 4);
+        assert!(!trigger.is_suspect(&sends, ended));
+        assert!(trigger.is_suspect(&sends, RankNs(ended.0 + 10_000_000)));
     }
 
     /// Four channels of 30 ms, one of which takes longer, from the first operation on: MY-A9.

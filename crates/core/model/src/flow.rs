@@ -51,7 +51,7 @@ pub struct Flow {
     pub done: u32,
     /// Bytes transmitted.
     pub bytes: u64,
-    /// When it began.
+    /// When it began. Sending: when the GPU had made the first transfer ready, once it has.
     pub begun_at: RankNs,
     /// When one of the counters last changed, or it began.
     pub moved_at: RankNs,
@@ -83,6 +83,23 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Since when its time is that of the operation itself: since this rank's GPU got to it, as far as
+    /// flows show. A host may enqueue it long before. `None` while the GPU has not.
+    pub fn under_way_since(&self) -> Option<RankNs> {
+        let mut sends = self
+            .flows
+            .iter()
+            .filter(|flow| flow.direction == Direction::Send && flow.total > 0)
+            .peekable();
+        if sends.peek().is_none() {
+            return Some(self.begun_at);
+        }
+        let begun = sends
+            .filter(|flow| flow.ready > 0)
+            .map(|flow| flow.begun_at);
+        Some(begun.min()?.max(self.begun_at))
+    }
+
     /// When anything of it last moved, or it began.
     pub fn moved_at(&self) -> RankNs {
         let moves = self.flows.iter().map(|flow| flow.moved_at);

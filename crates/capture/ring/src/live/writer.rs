@@ -277,13 +277,14 @@ impl LiveWriter {
         }
     }
 
-    /// Says up to where transfers are ready (sending) or asked for (receiving).
+    /// Says up to where transfers are ready (sending) or asked for (receiving). `now` is told
+    /// whether they are the first, from which the flow counts: others need no exact time.
     #[inline]
-    pub fn ready(&self, flow: FlowToken, reached: Reached, now: impl FnOnce() -> RankNs) {
+    pub fn ready(&self, flow: FlowToken, reached: Reached, now: impl FnOnce(bool) -> RankNs) {
         if let Some(slot) = self.flow(flow)
             && let Some(count) = slot.exceeds(&slot.ready, reached)
         {
-            self.moved(slot, now());
+            self.moved(slot, now(slot.ready.load(Relaxed) == 0));
             slot.ready.store(count, Release);
         }
     }
@@ -410,7 +411,13 @@ impl LiveWriter {
     fn moved(&self, flow: &FlowSlot, at: RankNs) {
         if flow.begun_at.load(Relaxed) == 0 {
             self.begin(flow, at);
-        } else if at.0 > flow.moved_at.load(Relaxed) {
+            return;
+        }
+        // The proxy may have had it for long before the GPU got to it.
+        if flow.ready.load(Relaxed) == 0 && flow.sends() {
+            flow.begun_at.store(at.0.max(1), Relaxed);
+        }
+        if at.0 > flow.moved_at.load(Relaxed) {
             flow.moved_at.store(at.0, Relaxed);
         }
     }
@@ -426,6 +433,11 @@ impl LiveWriter {
 }
 
 impl FlowSlot {
+    #[inline]
+    fn sends(&self) -> bool {
+        self.route.load(Relaxed) >> 40 & 1 == 0
+    }
+
     /// The count `reached` stands for, if it is more than `counter` has.
     #[inline]
     fn exceeds(&self, counter: &AtomicU32, reached: Reached) -> Option<u32> {
