@@ -426,6 +426,22 @@ mod tests {
     }
 
     #[test]
+    fn where_no_issues_are_recorded_others_wait_where_ranks_are_joined() {
+        let mut sampled = sampled(
+            &[[10.0, 30.0, 0.0], [30.0, 10.0, 0.0], [10.0, 30.0, 0.0]],
+            &[BLOCKED_MS; 3],
+        );
+        let block = &mut sampled.window.blocks[0];
+        let mut boundaries = block.boundaries.to_vec();
+        boundaries[0].sync = Sync::Assumed;
+        boundaries[1].ending = Ending::Mark(MarkKind::BackwardEnd);
+        boundaries[2].ending = Ending::Mark(MarkKind::OptimizerEnd);
+        block.boundaries = boundaries.into();
+        let gain_ms = gain_ms(&sampled, Side::Device);
+        assert!((gain_ms - 20.0).abs() < 1e-6, "{gain_ms}");
+    }
+
+    #[test]
     fn what_the_queue_hides_gains_nothing() {
         let hosts_ms = [BLOCKED_MS, [30.0, 2.0, 8.0], BLOCKED_MS];
         let gain_ms = gain_ms(&sampled(&[[30.0, 10.0, 0.0]; 3], &hosts_ms), Side::Host);

@@ -1,6 +1,6 @@
 //! Where devices wait for collectives.
 
-use model::{Block, Ending, Growth};
+use model::{Block, Boundary, Ending, Growth, Sync};
 
 use crate::replay::{last_arrivals, prefixes};
 
@@ -10,16 +10,24 @@ const OVERTAKEN_SHARE: f64 = 0.1;
 
 /// For each boundary, the collectives that devices wait for right behind the boundary before it: the
 /// first place that nobody goes past before the last rank is there, and where nothing speaks against
-/// it. At the last place at the latest, for there ranks meet.
+/// it. At the last place at the latest, for there ranks meet. Where nobody recorded when collectives
+/// are issued, devices wait where ranks are joined.
 ///
 /// # Source
 /// Ours: docs/math/device.md.
 pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
     let (ranks, places) = (block.ranks, block.boundaries.len());
     let mut awaited = vec![Vec::new(); places];
+    let joins = |boundary: &Boundary| matches!(boundary.ending, Ending::Issue { op, .. } if !op.is_point_to_point());
+    if !block.boundaries.iter().any(joins) {
+        for (at, behind) in awaited.iter_mut().skip(1).enumerate() {
+            behind.extend((block.boundaries[at].sync == Sync::Assumed).then_some(at));
+        }
+        return awaited;
+    }
     let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, ranks)).collect();
     for (issued, boundary) in block.boundaries.iter().enumerate() {
-        if !matches!(boundary.ending, Ending::Issue { op, .. } if !op.is_point_to_point()) {
+        if !joins(boundary) {
             continue;
         }
         let last_s: Vec<Vec<f64>> = rows
