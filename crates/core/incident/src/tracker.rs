@@ -73,6 +73,16 @@ struct Group {
 }
 
 impl Group {
+    /// Steps without a strike of a track up to a step. Of one of devices those count in which these
+    /// were accounted for.
+    fn missed(&self, track: &Track, until: u64) -> u64 {
+        let since = track.last_step.saturating_add(1);
+        let of_devices = track.fault.side.is_some();
+        let unaccounted = self.unaccounted.iter().filter(|step| **step >= since);
+        let unaccounted = unaccounted.filter(|_| of_devices).count() as u64;
+        self.steps.count(since..=until).saturating_sub(unaccounted)
+    }
+
     /// Whether most of its windows show which hosts wait and which work. By chance a few seem to.
     fn is_clear(&self) -> bool {
         self.clear > self.ambiguous || self.ambiguous == 0
@@ -430,7 +440,9 @@ impl Tracker {
 
     /// Whether the fault goes on at the end of what was seen.
     fn goes_on(&self, track: &Track) -> bool {
-        let missed = self.last_step.saturating_sub(track.last_step);
+        let mut groups = self.groups.iter();
+        let group = groups.find(|group| group.ranks == track.compared);
+        let missed = group.map_or(u64::MAX, |group| group.missed(track, self.last_step));
         let patience = match track.pace {
             Pace::Every { steps } => MISSED_STRIKES * steps,
             Pace::Sporadic => SPORADIC_PATIENCE,
