@@ -26,6 +26,12 @@ from ._native import mark
 FORWARD_BEGIN, FORWARD_END = 4, 5
 OPTIMIZER_BEGIN, OPTIMIZER_END = 8, 9
 
+# Numbers of CollectiveOp there.
+_ALLREDUCE, _ALLGATHER, _REDUCE_SCATTER = 3, 14, 17
+
+# Where FSDP2 gathers and reduces parameters.
+_FSDP_PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+
 # Identifies our hook on a process group among those of others.
 _HOOK_ID = 0x1A66A2D
 
@@ -49,6 +55,8 @@ _roles = {}
 _pipelines = weakref.WeakKeyDictionary()
 _notes = []
 _groups = []
+# Ranks of each group whose collectives have no hooks, by its number.
+_sizes = {}
 _inits = itertools.count(1)
 _after_activation = []
 _server = None
@@ -193,7 +201,67 @@ def _patch_backward(torch):
     from torch.autograd.variable import Variable
 
     engine = Variable._execution_engine
-    Variable._execution_engine = _native.EngineProxy(engine, _of_device("end"))
+    is_alone = not torch.distributed.is_available()
+    # With hooks on collectives it is known when each is issued.
+    before_waits = None if is_alone or _has_hooks(torch) else _before_waits(engine)
+    Variable._execution_engine = _native.EngineProxy(engine, _of_device("end"), before_waits)
+
+
+def _before_waits(engine):
+    """Marks where a device has done its part of a backward pass and waits for what is reduced.
+
+    Callbacks of the engine run behind the pass, in the order in which they were queued.
+    DistributedDataParallel and FSDP wait in theirs.
+    """
+
+    def queue(*_):
+        with contextlib.suppress(Exception):  # then there is no such mark
+            engine.queue_callback(functools.partial(_issued, _ALLREDUCE))
+
+    def before_waits(roots):
+        compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+        if getattr(compiled, "compiled_autograd_enabled", False):
+            # What is hooked into a pass would have it compiled once more.
+            return
+        if roots is None:
+            queue()
+            return
+        node = getattr(roots[0], "grad_fn", None) or getattr(roots[0], "node", None)
+        if node is not None:
+            node.register_prehook(queue)
+
+    return before_waits
+
+
+def _issued(op):
+    """Marks on the device that a collective is issued, of which no hook tells."""
+    sizes = {size for size in _sizes.values() if size > 1}
+    # Of several kinds of groups it is not known whose it is.
+    if len(sizes) == 1:
+        group = next(number for number, size in _sizes.items() if size in sizes)
+        _native.issued_on_device(op, group)
+
+
+def _patch_fsdp(torch):
+    if torch.distributed.is_available() and not _has_hooks(torch):
+        laggard_autoload.when_imported(_FSDP_PARAMETERS, _patch_fsdp_parameters)
+
+
+def _patch_fsdp_parameters():
+    # What FSDP2 gathers and reduces with, as the module that does so knows it.
+    module = sys.modules[_FSDP_PARAMETERS]
+    for name, op in (("foreach_all_gather", _ALLGATHER), ("foreach_reduce", _REDUCE_SCATTER)):
+        if hasattr(module, name):
+            setattr(module, name, _as_issue(getattr(module, name), op))
+
+
+def _as_issue(original, op):
+    @functools.wraps(original)
+    def issue(*args, **kwargs):
+        _issued(op)
+        return original(*args, **kwargs)
+
+    return issue
 
 
 def _patch_optimizer(torch):
@@ -415,6 +483,7 @@ def _watch(group, ranks):
     if _after_activation:
         # The recorder tells groups by their names.
         number = _native.group_number(group.group_name)
+        _sizes[number] = len(ranks)
     elif hasattr(group, "register_pre_hook"):
         _watched.add(group)
         number = zlib.crc32(f"{group.group_name} {members}".encode())
@@ -468,6 +537,7 @@ def _attach():
         _patch_grad_scaler,
         _patch_data_parallel,
         _patch_pipelines,
+        _patch_fsdp,
         _patch_megatron,
         _patch_collectives,
         _switch_on_flight_recorder,

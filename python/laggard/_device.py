@@ -80,7 +80,7 @@ class Accelerator:
         return counted
 
 
-# What makes the host wait for its device.
+# Methods of tensors that make the host wait for its device.
 _OF_TENSORS = "item", "tolist", "cpu", "__bool__", "__float__", "__int__"
 # A script may read back in as many places as it likes; a ring has room for so many of their names.
 _MAX_LINES = 32
@@ -89,24 +89,36 @@ _MAX_LINES = 32
 def watch_read_backs(torch, native):
     """Marks where the host waits for its device, and for which line, in steps that are sampled."""
     lines = _Lines(torch)
-    places = [(getattr(torch, "Tensor", None), name) for name in _OF_TENSORS]
-    places += [(getattr(torch, name, None), "synchronize") for name in ("cuda", "accelerator")]
-    for place, name in places:
+
+    def waiting(original):
+        @functools.wraps(original)
+        def waiting(*args, **kwargs):
+            if not native.begin_read_back():
+                return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                native.end_read_back(lines.name(sys._getframe(1)))
+
+        return waiting
+
+    def of_tensor(original):
+        marked = waiting(original)
+
+        @functools.wraps(original)
+        def read(tensor, *args, **kwargs):
+            # What is on the host already is not waited for: optimizers keep their counters there.
+            return (original if tensor.is_cpu else marked)(tensor, *args, **kwargs)
+
+        return read
+
+    tensor = getattr(torch, "Tensor", None)
+    places = [(tensor, name, of_tensor) for name in _OF_TENSORS]
+    for module in ("cuda", "accelerator"):
+        places.append((getattr(torch, module, None), "synchronize", waiting))
+    for place, name, watched in places:
         if place is not None and hasattr(place, name):
-            setattr(place, name, _waiting(getattr(place, name), native, lines))
-
-
-def _waiting(original, native, lines):
-    @functools.wraps(original)
-    def waiting(*args, **kwargs):
-        if not native.begin_read_back():
-            return original(*args, **kwargs)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            native.end_read_back(lines.name(sys._getframe(1)))
-
-    return waiting
+            setattr(place, name, watched(getattr(place, name)))
 
 
 class _Lines:

@@ -407,6 +407,54 @@ def test_the_autograd_engine_behaves_as_before(python):
     )
 
 
+def test_a_device_is_done_with_its_part_of_backward_before_anything_waits(python):
+    order = python(
+        """
+        import json
+        import laggard, torch
+        from laggard import _attach
+
+        order = []
+        engine = torch.autograd.Variable._execution_engine
+        _attach._issued = lambda op: order.append(f"issued {op}")
+        before_waits = _attach._before_waits(engine)
+        x = torch.ones(3, requires_grad=True)
+        # DistributedDataParallel waits in what it puts off as its first gradient comes.
+        x.register_hook(lambda gradient: engine.queue_callback(lambda: order.append("waits")))
+        loss = x.square().sum()
+        loss.register_hook(lambda gradient: order.append("begins"))
+        before_waits((loss,))
+        loss.backward()
+        print(json.dumps(order))
+        """
+    )
+    assert order == ["begins", "issued 3", "waits"]
+
+
+def test_only_what_is_read_from_a_device_is_waited_for():
+    from types import SimpleNamespace
+
+    from laggard._device import watch_read_backs
+
+    class Tensor:
+        def __init__(self, is_cpu):
+            self.is_cpu = is_cpu
+
+        def item(self):
+            return 1.5
+
+    begun, ended = [], []
+    native = SimpleNamespace(
+        begin_read_back=lambda: begun.append(True) or True, end_read_back=ended.append
+    )
+    watch_read_backs(SimpleNamespace(Tensor=Tensor), native)
+    # Optimizers count their steps on the host.
+    assert Tensor(is_cpu=True).item() == 1.5
+    assert begun == []
+    assert Tensor(is_cpu=False).item() == 1.5
+    assert len(begun) == 1 and ended[0].startswith("test_hooks.py:")
+
+
 def test_no_hook_synchronises_the_device():
     """Statically: nothing in the package's code calls what waits for the device."""
     import laggard as package

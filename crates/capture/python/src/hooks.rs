@@ -61,6 +61,15 @@ pub(crate) fn init(begins: bool, group: u32, number: u64) {
     with_probe(|probe| probe.beside(event));
 }
 
+/// Takes note, for the device alone, that a collective is issued, if this step is sampled.
+///
+/// :param op: As [`CollectiveOp`] numbers it.
+/// :param group: The same number on all members of its group.
+#[pyfunction]
+pub(crate) fn issued_on_device(op: u16, group: u32) {
+    with_probe(|probe| probe.issued_on_device(CollectiveOp(op), group));
+}
+
 /// Takes note of a measurement on the device.
 #[pyfunction]
 pub(crate) fn side_sample(name: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()> {
@@ -128,14 +137,22 @@ pub(crate) struct EngineProxy {
     engine: Py<PyAny>,
     run_backward: Py<PyAny>,
     on_begin: Option<Py<PyAny>>,
+    before_waits: Option<Py<PyAny>>,
 }
 
 #[pymethods]
 impl EngineProxy {
     /// :param on_begin: Called as a backward pass begins; it reports its own faults.
+    /// :param before_waits: Called in sampled steps, with what a backward pass begins with if that ends
+    ///     with a wait for what all ranks reduce, or with nothing inside a pass that something is put
+    ///     off in until its end; it reports its own faults, too.
     #[new]
-    #[pyo3(signature = (engine, on_begin = None))]
-    fn new(engine: Bound<'_, PyAny>, on_begin: Option<Py<PyAny>>) -> PyResult<Self> {
+    #[pyo3(signature = (engine, on_begin = None, before_waits = None))]
+    fn new(
+        engine: Bound<'_, PyAny>,
+        on_begin: Option<Py<PyAny>>,
+        before_waits: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let run_backward = engine
             .getattr(intern!(engine.py(), "run_backward"))?
             .unbind();
@@ -143,6 +160,7 @@ impl EngineProxy {
             engine: engine.unbind(),
             run_backward,
             on_begin,
+            before_waits,
         })
     }
 
@@ -155,11 +173,32 @@ impl EngineProxy {
         if let Some(on_begin) = &self.on_begin {
             drop(on_begin.call0(args.py()));
         }
-        with_probe(|probe| probe.hook(MarkKind::BackwardBegin));
+        let mut reduces = false;
+        with_probe(|probe| {
+            probe.hook(MarkKind::BackwardBegin);
+            reduces = probe.reduces();
+        });
+        if let Some(before_waits) = self.before_waits.as_ref().filter(|_| reduces)
+            && let Ok(roots) = args.get_item(0)
+        {
+            drop(before_waits.call1(args.py(), (roots,)));
+        }
         let done = self.run_backward.call(args.py(), args, kwargs);
         // After an error too: the depth of nested passes must come back to zero.
         with_probe(|probe| probe.hook(MarkKind::BackwardEnd));
         done
+    }
+
+    /// FSDP waits in what it queues.
+    fn queue_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = callback.py();
+        let mut is_recorded = false;
+        with_probe(|probe| is_recorded = probe.records_device());
+        if let Some(before_waits) = self.before_waits.as_ref().filter(|_| is_recorded) {
+            drop(before_waits.call1(py, (py.None(),)));
+        }
+        let queue = intern!(py, "queue_callback");
+        self.engine.call_method1(py, queue, (callback,))
     }
 
     fn __getattr__(&self, name: &Bound<'_, PyString>) -> PyResult<Py<PyAny>> {

@@ -26,8 +26,8 @@ mod _native {
     use crate::device::{begin_read_back, end_read_back, set_accelerator};
     #[pymodule_export]
     use crate::hooks::{
-        CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, mark, side_lost,
-        side_sample,
+        CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, issued_on_device, mark,
+        side_lost, side_sample,
     };
     #[pymodule_export]
     use crate::probe::{

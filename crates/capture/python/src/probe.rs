@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
-use model::{CollectiveIssue, Event, Mark, MarkKind, RankNs};
+use model::{CollectiveIssue, CollectiveOp, Event, Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use ring::{
@@ -52,6 +52,8 @@ struct LoopState {
     /// Explicit stages entered inside it, which are not recorded.
     nested: Cell<u32>,
     proved: Cell<bool>,
+    /// Whether the next backward pass ends with a wait for what all ranks reduce.
+    reduces: Cell<bool>,
 }
 
 // SAFETY: `of_loop`, `windows` and `device` are touched only by functions that Python calls, so
@@ -109,6 +111,10 @@ impl Probe {
         if !of_loop.is_outermost(kind) {
             return;
         }
+        if kind == MarkKind::ForwardEnd {
+            // Of these only DistributedDataParallel tells, if it is to reduce.
+            of_loop.reduces.set(true);
+        }
         if of_loop.open_stage.get().is_some() {
             // Inside an explicit stage the user's word holds; steps are counted all the same.
             self.count(of_loop, kind);
@@ -153,6 +159,34 @@ impl Probe {
     #[inline]
     pub(crate) fn collective(&self, issue: CollectiveIssue) {
         self.write(self.of_any_thread(Event::CollectiveIssue(issue)));
+    }
+
+    /// Whether the backward pass that begins is one of a sampled step that ends with a wait for what
+    /// all ranks reduce.
+    pub(crate) fn reduces(&self) -> bool {
+        let reduces = self.of_loop().is_some_and(|of_loop| of_loop.reduces.take());
+        reduces && self.device.is_recording()
+    }
+
+    /// Whether marks of this step are recorded on the device.
+    pub(crate) fn records_device(&self) -> bool {
+        self.device.is_recording()
+    }
+
+    /// Takes note, for the device alone, that a collective is issued; from any thread.
+    pub(crate) fn issued_on_device(&self, op: CollectiveOp, group: u32) {
+        if self.device.is_recording() {
+            let issue = CollectiveIssue {
+                op,
+                group,
+                op_id: 0,
+                number: 0,
+                bytes: None,
+                element_bytes: 0,
+            };
+            let mark = self.of_any_thread(Event::CollectiveIssue(issue));
+            self.device.mark(&mark, |time| self.ring.write(time));
+        }
     }
 
     /// Takes note of what the device does not get to, from any thread.
