@@ -1,5 +1,7 @@
 //! Sampled steps on the clock of the device.
 
+mod reads;
+
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
@@ -8,6 +10,7 @@ use model::{
     ReadBacks, StageId,
 };
 
+use self::reads::{Reads, Waits};
 use crate::Segmenter;
 use crate::align::JobStep;
 use crate::build::build_cut;
@@ -178,6 +181,7 @@ struct RankDeviceMarks {
     /// Where the clocks of [`SampledStep`] stood at the end of the last run: one that follows at
     /// once begins with the mark which that one ended with.
     ended: [u64; CLOCKS],
+    waits: Waits,
 }
 
 /// Device marks of steps that follow one another.
@@ -217,7 +221,7 @@ impl RankDeviceMarks {
             return if run.broken {
                 RunTimes::default()
             } else {
-                run.times(&mut self.ended)
+                run.times(&mut self.ended, &mut self.waits)
             };
         };
         if run.broken {
@@ -245,7 +249,7 @@ impl RankDeviceMarks {
 
 impl SampledRun {
     /// What a run tells that is whole, on clocks that go on from `clocks`.
-    fn times(self, clocks: &mut [u64; CLOCKS]) -> RunTimes {
+    fn times(self, clocks: &mut [u64; CLOCKS], waits: &mut Waits) -> RunTimes {
         // The lower bound: no device gets to a mark before its host has made it
         // (docs/math/device.md).
         let Some(least_ns) = self.points.iter().map(DevicePoint::offset_ns).max() else {
@@ -253,9 +257,10 @@ impl SampledRun {
         };
         let most_ns = self.seen_ns.unwrap_or(least_ns).max(least_ns);
         let offset_ns = [least_ns, most_ns];
+        waits.take(&self.points, offset_ns);
         let mut segmenters: [Segmenter; CLOCKS] = Default::default();
         let (mut steps, mut blocks) = (Vec::new(), Vec::new());
-        let mut before: Option<&DevicePoint> = None;
+        let mut before: Option<(&DevicePoint, RunAhead)> = None;
         let mut furthest = RunAhead::default();
         let mut begins_ahead = self
             .points
@@ -265,7 +270,7 @@ impl SampledRun {
         let mut reads = Reads::default();
         for point in &self.points {
             let ahead = point.run_ahead(offset_ns);
-            if let Some(from) = before {
+            if let Some((from, was_ahead)) = before {
                 let device_s = point.device.seconds_since(from.device);
                 let host_s = point.host.seconds_since(from.host);
                 // The host can have held it up for what the device took less the run-ahead, if for
@@ -273,6 +278,9 @@ impl SampledRun {
                 let held_s = [ahead.most_s, ahead.least_s]
                     .map(|ahead_s| (device_s - ahead_s).clamp(0.0, device_s));
                 reads.pass(from, point, ahead.least_s, held_s[1], RankNs(clocks[0]));
+                if was_ahead.is_waited_for(host_s, ahead) && waits.has(from, point) {
+                    reads.wait(RankNs(clocks[0]));
+                }
                 let [reading_s, after_s, before_s] = reads.split(from, point);
                 let passed_s = [
                     device_s, held_s[0], held_s[1], host_s, reading_s, after_s, before_s,
@@ -281,7 +289,7 @@ impl SampledRun {
                     *clock = clock.saturating_add((seconds * 1e9).round() as u64);
                 }
             }
-            before = Some(point);
+            before = Some((point, ahead));
             if matches!(point.mark.event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
                 let [device, host_bound_least, host_bound_most, ..] = clocks.map(RankNs);
                 let host = point.host;
@@ -320,93 +328,6 @@ impl SampledRun {
             }
         }
         RunTimes { steps, blocks }
-    }
-}
-
-/// What a rank reads back as it goes through a run.
-#[derive(Debug, Default)]
-struct Reads {
-    /// Of the step that is under way.
-    read_backs: ReadBacks,
-    /// When something was read back in it, on the device's clock.
-    at: Vec<RankNs>,
-    /// The line that last read something back, until the host is ahead again.
-    drained_by: Option<StageId>,
-    /// Of the segment that is under way, in seconds: what the device has taken so far and up to where
-    /// something was last read back, and what the host has taken since then.
-    device_s: f64,
-    before_s: f64,
-    after_s: f64,
-    has_read: bool,
-}
-
-impl Reads {
-    /// Goes from one mark to the next, at which the host is ahead by `ahead_s` at least. It may have
-    /// held its device up for `held_up_s` meanwhile; `at` is the device's clock before.
-    fn pass(
-        &mut self,
-        from: &DevicePoint,
-        to: &DevicePoint,
-        ahead_s: f64,
-        held_up_s: f64,
-        at: RankNs,
-    ) {
-        let lines = &mut self.read_backs.lines;
-        if let Some(line) = self.drained_by {
-            lines.entry(line).or_default().idle_most_s += held_up_s;
-        }
-        // The queue is full again: what the device waits for from here on is not the read-back.
-        if ahead_s > LAUNCH_S {
-            self.drained_by = None;
-        }
-        let both = (from.mark.event, to.mark.event);
-        if matches!(both, (Event::ReadBackBegin, Event::ReadBackEnd { .. })) {
-            let of_line = lines.entry(to.stage).or_default();
-            of_line.count += 1;
-            of_line.wait_s += to.host.seconds_since(from.host);
-            self.drained_by = Some(to.stage);
-            self.at.push(at);
-        }
-    }
-
-    /// What the host reads from one mark to the next, in seconds; and at the mark that ends a
-    /// segment, what the host took in it after its last read-back, and the device before.
-    fn split(&mut self, from: &DevicePoint, to: &DevicePoint) -> [f64; 3] {
-        let host_s = to.host.seconds_since(from.host);
-        self.device_s += to.device.seconds_since(from.device);
-        let reads = matches!(from.mark.event, Event::ReadBackBegin);
-        match to.mark.event {
-            Event::ReadBackBegin => {
-                (self.before_s, self.after_s, self.has_read) = (self.device_s, 0.0, true);
-                [0.0; 3]
-            }
-            Event::ReadBackEnd { .. } if reads => [host_s, 0.0, 0.0],
-            event => {
-                self.after_s += if self.has_read { host_s } else { 0.0 };
-                // No segment ends at a block: what was read before it still counts.
-                if matches!(event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
-                    return [0.0; 3];
-                }
-                let [after_s, before_s] = [self.after_s, self.before_s];
-                (self.device_s, self.before_s) = (0.0, 0.0);
-                (self.after_s, self.has_read) = (0.0, false);
-                [0.0, after_s, before_s]
-            }
-        }
-    }
-
-    /// What was read back in a step, once that is over.
-    fn take(&mut self, step: &RankStep) -> ReadBacks {
-        let mut read_backs = std::mem::take(&mut self.read_backs);
-        for at in self.at.drain(..) {
-            let of_read = step.segments.iter().find(|segment| segment.end > at);
-            read_backs
-                .stages
-                .extend(of_read.map(|segment| segment.stage));
-        }
-        let end = step.segments.last().map_or(step.start, |last| last.end);
-        (read_backs.steps, read_backs.step_s) = (1, end.seconds_since(step.start));
-        read_backs
     }
 }
 
@@ -707,6 +628,22 @@ mod tests {
             "{}",
             read_back.idle_most_s
         );
+    }
+
+    /// As where a batch is copied from memory that is not pinned.
+    #[test]
+    fn a_host_that_loses_all_its_lead_in_as_long_waits_for_its_device() {
+        const COPIES: &str = "D0 D1 F0+12 B0 B1 O0 O1 D0";
+        let read_ms = |lead_ms: u64| {
+            let ahead_ms = [0, lead_ms, 0, 11, 10, 9, 8, 7];
+            let marks = device_marks(COPIES, 0, |place, host_ms| host_ms + ahead_ms[place]);
+            let steps = steps_of(&marks);
+            segments_ms(steps[0].on(StepClock::Reading))
+        };
+        assert_eq!(read_ms(12)[..3], [0, 12, 0]);
+        // Its device had more left to do than that, or less: it worked.
+        assert_eq!(read_ms(15)[..3], [0; 3]);
+        assert_eq!(read_ms(8)[..3], [0; 3]);
     }
 
     #[test]
