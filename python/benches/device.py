@@ -1,10 +1,11 @@
 """What device marks add to a step. Prints one line of JSON: nanoseconds that the twelve marks of a
 step of DDP with four collectives take, in steps that are sampled and in the others.
 
-    python device.py [off|free|card]
+    python device.py [off|free|card|torch]
 
-Events are free, which leaves all but the driver's part, or those of the card of this machine. With
-those, a step launches a kernel, and what single calls take is said as well.
+Events are free, which leaves all but the driver's part, or those of the card of this machine, by
+way of its driver or of PyTorch. With those, a step launches a kernel, and what single calls take is
+said as well.
 """
 
 import functools
@@ -18,7 +19,8 @@ from types import SimpleNamespace
 from laggard import _native
 
 HOW = sys.argv[1] if len(sys.argv) > 1 else "free"
-STEPS = 4_000 if HOW == "card" else 20_000
+ON_CARD = HOW in ("card", "torch")
+STEPS = 4_000 if ON_CARD else 20_000
 CALLS = 2_000
 # Data, forward, backward and optimizer, each begun and ended; collectives are issued in backward.
 BEFORE, AFTER = (1, 2, 4, 5, 6), (7, 8, 9)
@@ -33,6 +35,9 @@ class Accelerator:
         return SimpleNamespace(record=lambda *stream: None, query=never, elapsed_time=float_of)
 
     def stream(self):
+        return None
+
+    def raw_stream(self):
         return None
 
     def is_capturing(self):
@@ -58,6 +63,7 @@ def calls(torch, accelerator):
         "record": end.record,
         "record_on_stream": functools.partial(end.record, stream),
         "stream": accelerator.stream,
+        "raw_stream": accelerator.raw_stream() or accelerator.stream,
         "is_capturing": accelerator.is_capturing,
         "query": end.query,
         "elapsed_time": functools.partial(begin.elapsed_time, end),
@@ -84,6 +90,8 @@ def of_this_machine():
     torch.cuda.init()
     accelerator = _device.Accelerator(torch, print)
     accelerator.is_started()
+    if HOW == "torch":
+        accelerator.raw_stream = lambda: None
     one = torch.ones(1, device="cuda")
     return accelerator, lambda: one.add_(1), calls(torch, accelerator)
 
@@ -91,7 +99,7 @@ def of_this_machine():
 issued = SimpleNamespace(name=3, op_id=1, input_tensors=[])
 hook = _native.CollectiveHook(7, {})
 accelerator, launch, took_calls = Accelerator(), lambda: None, {}
-if HOW == "card":
+if ON_CARD:
     accelerator, launch, took_calls = of_this_machine()
 _native.set_accelerator(accelerator)
 with tempfile.TemporaryDirectory() as rings:

@@ -15,7 +15,7 @@ class Accelerator:
     def __init__(self, torch, note):
         self._torch, self._note = torch, note
         self._device = self._module = None
-        self._captures = 0
+        self.captures = 0
 
     def is_started(self):
         """Whether the script has started its device; ``None`` if there is none to start."""
@@ -45,10 +45,17 @@ class Accelerator:
         """The stream of the calling thread."""
         return self._torch.accelerator.current_stream(self._device)
 
+    def raw_stream(self):
+        """What gives the address of the calling thread's stream, if CUDA's driver can be asked."""
+        stream = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
+        if self._device.type != "cuda" or self._torch.version.cuda is None or stream is None:
+            return None
+        return functools.partial(stream, self._module.current_device())
+
     def is_capturing(self):
         """Whether a graph is captured, in which no event may be recorded or asked for."""
         of_module = getattr(self._module, "is_current_stream_capturing", None)
-        return self._captures > 0 or (of_module is not None and of_module())
+        return self.captures > 0 or (of_module is not None and of_module())
 
     def failed(self, error):
         """There are no device marks any more."""
@@ -65,17 +72,17 @@ class Accelerator:
         @functools.wraps(original)
         def counted(*args, **kwargs):
             if change > 0:
-                self._captures += 1
+                self.captures += 1
             try:
                 return original(*args, **kwargs)
             except BaseException:
                 # A capture that does not begin does not end.
                 if change > 0:
-                    self._captures -= 1
+                    self.captures -= 1
                 raise
             finally:
                 if change < 0:
-                    self._captures -= 1
+                    self.captures -= 1
 
         return counted
 

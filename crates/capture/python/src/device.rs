@@ -11,6 +11,7 @@ use pyo3::{ffi, intern};
 use steps::{is_sampled, run_of};
 
 use crate::contexts::stage;
+use crate::cuda::CudaEvents;
 use crate::probe::{NO_CODE, now, with_probe};
 
 /// `Accelerator` of `python/laggard/_device.py`.
@@ -39,16 +40,16 @@ pub(crate) struct DeviceMarks {
 struct DeviceState {
     use_of: Use,
     last_step: Option<u32>,
-    run: Option<RecordedRun>,
-    waiting: VecDeque<PendingMark>,
-    spare: Vec<Py<PyAny>>,
 }
 
 /// What is known of the process's device.
 enum Use {
     /// It was not started in so many runs of sampled steps. Starting it is not ours to do.
     Unstarted(u32),
-    Started,
+    /// Its events are made and looked at by PyTorch, as those of any accelerator can be.
+    Torch(EventRecorder<TorchEvents>),
+    /// By CUDA's driver.
+    Cuda(EventRecorder<CudaEvents>),
     /// There is none, or it failed.
     Without,
 }
@@ -59,22 +60,107 @@ impl Default for Use {
     }
 }
 
+/// Who makes events on streams of a device, and looks at them.
+pub(crate) trait EventSource {
+    /// An event.
+    type Event;
+    /// A stream.
+    type Stream;
+
+    /// A new event with a time.
+    fn event(&self, py: Python<'_>) -> PyResult<Self::Event>;
+    /// The same event once more.
+    fn same(py: Python<'_>, event: &Self::Event) -> Self::Event;
+    /// The stream of the calling thread.
+    fn stream(&self, py: Python<'_>) -> PyResult<Self::Stream>;
+    /// Whether a graph is captured, in which no event may be recorded or asked for.
+    fn is_capturing(&self, py: Python<'_>) -> PyResult<bool>;
+    /// Records an event on a stream, or on that of the calling thread.
+    fn record(
+        &self,
+        py: Python<'_>,
+        event: &Self::Event,
+        stream: Option<&Self::Stream>,
+    ) -> PyResult<()>;
+    /// Whether the device has got to an event.
+    fn is_reached(&self, py: Python<'_>, event: &Self::Event) -> PyResult<bool>;
+    /// Nanoseconds from one event to another, if the device has got to both.
+    fn ns_between(&self, py: Python<'_>, first: &Self::Event, event: &Self::Event)
+    -> PyResult<u64>;
+}
+
+/// Events of PyTorch: its `Accelerator` in `python/laggard/_device.py`.
+struct TorchEvents(Py<PyAny>);
+
+impl EventSource for TorchEvents {
+    type Event = Py<PyAny>;
+    type Stream = Py<PyAny>;
+
+    fn event(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.0.call_method0(py, intern!(py, "event"))
+    }
+
+    fn same(py: Python<'_>, event: &Py<PyAny>) -> Py<PyAny> {
+        event.clone_ref(py)
+    }
+
+    fn stream(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.0.call_method0(py, intern!(py, "stream"))
+    }
+
+    fn is_capturing(&self, py: Python<'_>) -> PyResult<bool> {
+        let is_capturing = self.0.call_method0(py, intern!(py, "is_capturing"))?;
+        is_capturing.is_truthy(py)
+    }
+
+    fn record(
+        &self,
+        py: Python<'_>,
+        event: &Py<PyAny>,
+        stream: Option<&Py<PyAny>>,
+    ) -> PyResult<()> {
+        let record = intern!(py, "record");
+        match stream {
+            Some(stream) => event.call_method1(py, record, (stream,))?,
+            None => event.call_method0(py, record)?,
+        };
+        Ok(())
+    }
+
+    fn is_reached(&self, py: Python<'_>, event: &Py<PyAny>) -> PyResult<bool> {
+        event.call_method0(py, intern!(py, "query"))?.is_truthy(py)
+    }
+
+    fn ns_between(&self, py: Python<'_>, first: &Py<PyAny>, event: &Py<PyAny>) -> PyResult<u64> {
+        let ms = first.call_method1(py, intern!(py, "elapsed_time"), (event,))?;
+        Ok((ms.extract::<f64>(py)? * 1e6).max(0.0) as u64)
+    }
+}
+
+/// Records marks on a device and tells when that gets to them.
+struct EventRecorder<S: EventSource> {
+    source: S,
+    run: Option<RecordedRun<S>>,
+    waiting: VecDeque<PendingMark<S>>,
+    spare: Vec<S::Event>,
+}
+
 /// The run of sampled steps that is being recorded.
-struct RecordedRun {
+struct RecordedRun<S: EventSource> {
     first_step: u32,
-    /// The event of its first mark, from which its times count.
-    first: Py<PyAny>,
+    /// The event of its first mark, from which its times count; none before that.
+    first: Option<S::Event>,
     /// The stream of the loop's thread. Collectives may be issued on others, and count by how far
     /// the computation is.
-    stream: Py<PyAny>,
+    stream: S::Stream,
     marks: u64,
 }
 
 /// A mark that the device has not been seen to get to.
-struct PendingMark {
+struct PendingMark<S: EventSource> {
     /// `None` for the end of the run.
-    event: Option<Py<PyAny>>,
-    first: Py<PyAny>,
+    event: Option<S::Event>,
+    first: S::Event,
     first_step: u32,
     place: u64,
     mark: Mark,
@@ -119,13 +205,17 @@ impl DeviceMarks {
         };
         if let Err(error) = state.take(py, mark, self.sampled.get(), write) {
             state.use_of = Use::Without;
-            (state.run, state.waiting) = (None, VecDeque::new());
             note(py, &error);
         }
-        self.recording.set(state.run.is_some());
+        let (is_recording, is_waiting) = match &state.use_of {
+            Use::Torch(recorder) => recorder.is_busy(),
+            Use::Cuda(recorder) => recorder.is_busy(),
+            Use::Unstarted(_) | Use::Without => (false, false),
+        };
+        self.recording.set(is_recording);
         self.awake.set(
-            state.run.is_some()
-                || !state.waiting.is_empty()
+            is_recording
+                || is_waiting
                 || (self.sampled.get() && !matches!(state.use_of, Use::Without)),
         );
     }
@@ -139,29 +229,20 @@ impl DeviceState {
         is_sampled: bool,
         write: &dyn Fn(Mark),
     ) -> PyResult<()> {
+        let mut may_begin = false;
         if mark.on_loop_thread {
             let is_first = self.last_step.replace(mark.step) != Some(mark.step);
-            let may_begin = is_first && *run_of(mark.step).start() == mark.step;
-            if may_begin {
-                self.settle_use(py)?;
-            }
-            if matches!(self.use_of, Use::Started) && ask(py, "is_capturing")? {
-                // Neither recorded nor asked for: either would spoil what is captured.
-                self.abandon();
-                return Ok(());
-            }
-            self.look(py, write)?;
-            let is_over = |run: &RecordedRun| !run_of(run.first_step).contains(&mark.step);
-            if self.run.as_ref().is_some_and(is_over) {
-                // The mark behind the run ends its last step on the device's clock.
-                self.record(py, mark)?;
-                self.end();
-            }
-            if may_begin && is_sampled && self.waiting.len() < MAX_WAITING {
-                self.begin(py, mark.step)?;
-            }
+            may_begin = is_first && *run_of(mark.step).start() == mark.step;
         }
-        self.record(py, mark)
+        if may_begin {
+            self.settle_use(py)?;
+        }
+        let may_begin = may_begin && is_sampled;
+        match &mut self.use_of {
+            Use::Torch(recorder) => recorder.take(py, mark, may_begin, write),
+            Use::Cuda(recorder) => recorder.take(py, mark, may_begin, write),
+            Use::Unstarted(_) | Use::Without => Ok(()),
+        }
     }
 
     /// Finds out whether the script uses a device by now.
@@ -175,29 +256,62 @@ impl DeviceState {
         };
         let started = accelerator.call_method0(py, intern!(py, "is_started"))?;
         self.use_of = match started.extract::<Option<bool>>(py)? {
-            Some(true) => Use::Started,
+            Some(true) => match CudaEvents::of(py, accelerator)? {
+                Some(source) => Use::Cuda(EventRecorder::new(source)),
+                None => Use::Torch(EventRecorder::new(TorchEvents(accelerator.clone_ref(py)))),
+            },
             Some(false) if runs < MAX_UNSTARTED => Use::Unstarted(runs + 1),
             _ => Use::Without,
         };
         Ok(())
     }
+}
 
-    fn begin(&mut self, py: Python<'_>, first_step: u32) -> PyResult<()> {
-        if !matches!(self.use_of, Use::Started) {
-            return Ok(());
+impl<S: EventSource> EventRecorder<S> {
+    fn new(source: S) -> Self {
+        Self {
+            source,
+            run: None,
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
         }
-        let Some(accelerator) = ACCELERATOR.get(py) else {
-            return Ok(());
-        };
-        let stream = accelerator.call_method0(py, intern!(py, "stream"))?;
-        let first = py.None();
-        self.run = Some(RecordedRun {
-            first_step,
-            first,
-            stream,
-            marks: 0,
-        });
-        Ok(())
+    }
+
+    /// Whether it records, and whether it waits for marks that were.
+    fn is_busy(&self) -> (bool, bool) {
+        (self.run.is_some(), !self.waiting.is_empty())
+    }
+
+    fn take(
+        &mut self,
+        py: Python<'_>,
+        mark: &Mark,
+        may_begin: bool,
+        write: &dyn Fn(Mark),
+    ) -> PyResult<()> {
+        if mark.on_loop_thread {
+            if self.source.is_capturing(py)? {
+                // Neither recorded nor asked for: either would spoil what is captured.
+                self.abandon();
+                return Ok(());
+            }
+            self.look(py, write)?;
+            let is_over = |run: &RecordedRun<S>| !run_of(run.first_step).contains(&mark.step);
+            if self.run.as_ref().is_some_and(is_over) {
+                // The mark behind the run ends its last step on the device's clock.
+                self.record(py, mark)?;
+                self.end();
+            }
+            if may_begin && self.waiting.len() < MAX_WAITING {
+                self.run = Some(RecordedRun {
+                    first_step: mark.step,
+                    first: None,
+                    stream: self.source.stream(py)?,
+                    marks: 0,
+                });
+            }
+        }
+        self.record(py, mark)
     }
 
     fn record(&mut self, py: Python<'_>, mark: &Mark) -> PyResult<()> {
@@ -208,26 +322,17 @@ impl DeviceState {
             self.abandon();
             return Ok(());
         }
-        let event = if let Some(event) = self.spare.pop() {
-            event
-        } else {
-            let Some(accelerator) = ACCELERATOR.get(py) else {
-                return Ok(());
-            };
-            accelerator.call_method0(py, intern!(py, "event"))?
+        let event = match self.spare.pop() {
+            Some(event) => event,
+            None => self.source.event(py)?,
         };
-        let record = intern!(py, "record");
-        if mark.kind() == MarkKind::CollectiveIssue {
-            event.call_method1(py, record, (&run.stream,))?;
-        } else {
-            event.call_method0(py, record)?;
-        }
-        if run.marks == 0 {
-            run.first = event.clone_ref(py);
-        }
+        let is_issue = mark.kind() == MarkKind::CollectiveIssue;
+        self.source
+            .record(py, &event, is_issue.then_some(&run.stream))?;
+        let first = run.first.get_or_insert_with(|| S::same(py, &event));
         self.waiting.push_back(PendingMark {
+            first: S::same(py, first),
             event: Some(event),
-            first: run.first.clone_ref(py),
             first_step: run.first_step,
             place: run.marks,
             mark: *mark,
@@ -238,17 +343,25 @@ impl DeviceState {
 
     /// Ends the run with the mark that was recorded last.
     fn end(&mut self) {
-        let (Some(run), Some(last)) = (self.run.take(), self.waiting.back()) else {
+        let Some(RecordedRun {
+            first_step,
+            first: Some(first),
+            marks,
+            ..
+        }) = self.run.take()
+        else {
             return;
         };
-        let mark = last.mark;
-        self.waiting.push_back(PendingMark {
-            event: None,
-            first: run.first,
-            first_step: run.first_step,
-            place: run.marks,
-            mark,
-        });
+        if let Some(last) = self.waiting.back() {
+            let mark = last.mark;
+            self.waiting.push_back(PendingMark {
+                event: None,
+                first,
+                first_step,
+                place: marks,
+                mark,
+            });
+        }
     }
 
     /// Gives up the run that is recorded, and what it waits for.
@@ -268,14 +381,11 @@ impl DeviceState {
             };
             let mut device_ns = 0;
             if let Some(event) = &next.event {
-                let event = event.bind(py);
-                if !event.call_method0(intern!(py, "query"))?.is_truthy()? {
+                if !self.source.is_reached(py, event)? {
                     return Ok(());
                 }
                 if next.place > 0 {
-                    let first = next.first.bind(py);
-                    let ms = first.call_method1(intern!(py, "elapsed_time"), (event,))?;
-                    device_ns = (ms.extract::<f64>()? * 1e6).max(0.0) as u64;
+                    device_ns = self.source.ns_between(py, &next.first, event)?;
                 }
             }
             let Some(next) = self.waiting.pop_front() else {
@@ -316,13 +426,6 @@ impl DeviceState {
     }
 }
 
-fn ask(py: Python<'_>, method: &str) -> PyResult<bool> {
-    let Some(accelerator) = ACCELERATOR.get(py) else {
-        return Ok(false);
-    };
-    accelerator.bind(py).call_method0(method)?.is_truthy()
-}
-
 /// Says beside the verdict why there are no device marks.
 fn note(py: Python<'_>, error: &PyErr) {
     let Some(accelerator) = ACCELERATOR.get(py) else {
@@ -336,7 +439,7 @@ fn note(py: Python<'_>, error: &PyErr) {
 }
 
 /// Says what the device is, for marks on its clock: an object with ``is_started()``, ``event()``,
-/// ``stream()``, ``is_capturing()`` and ``failed(error)``.
+/// ``stream()``, ``raw_stream()``, ``captures``, ``is_capturing()`` and ``failed(error)``.
 #[pyfunction]
 pub(crate) fn set_accelerator(accelerator: &Bound<'_, PyAny>) {
     drop(ACCELERATOR.set(accelerator.py(), accelerator.clone().unbind()));

@@ -10,6 +10,7 @@
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod contexts;
+mod cuda;
 mod device;
 mod hooks;
 mod probe;
