@@ -1,6 +1,7 @@
 //! Recordings, from bytes to verdicts.
 
 mod batches;
+mod cards;
 mod clocks;
 mod less_evidence;
 mod live_calls;

@@ -1,0 +1,86 @@
+//! Jobs of two ranks that share a GPU, whose hosts run ahead of it.
+
+use std::path::PathBuf;
+
+use laggard_formats::{Limits, Recording, load};
+use model::{Conclusion, IncidentKind, Side, Source, Verdict};
+use verdict::{Job, Settings};
+
+fn verdict(recording: &str) -> Verdict {
+    let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/h200");
+    let path = testdata.join(recording).with_extension("jsonl.zst");
+    let Ok(Recording::Journal(journal)) = load(&path, Limits::default()) else {
+        panic!("no journal: {recording}")
+    };
+    let mut job = Job::new("job", Source::Run, Settings::default());
+    for input in journal.inputs() {
+        job.take(input.clone());
+    }
+    job.finish();
+    job.verdict()
+}
+
+/// The fault is there from the first step on, so that no earlier step shows what is usual, and of two
+/// ranks none is in the majority. Its true cost is what a step of the same job takes longer with it
+/// than without it.
+#[test]
+fn who_is_late_is_named_and_charged_what_it_costs() {
+    const LOADER: &str = "data.next_wait";
+    const FORWARD: &str = "model.fwd_loss_cpu_wall";
+    const BACKWARD: &str = "model.backward_cpu_wall";
+    let faults = [
+        ("loader_after", Side::Host, LOADER, 62.4),
+        ("loader_never", Side::Host, LOADER, 50.2),
+        ("callback_never", Side::Host, "callbacks.cpu_wall", 50.0),
+        ("forward_never", Side::Host, FORWARD, 57.2),
+        ("device_forward_never", Side::Device, FORWARD, 37.9),
+        ("device_backward_after", Side::Device, BACKWARD, 31.9),
+        ("device_backward_never", Side::Device, BACKWARD, 31.9),
+        (
+            "device_optimizer_never",
+            Side::Device,
+            "optim.step_cpu_wall",
+            36.8,
+        ),
+    ];
+    for (recording, side, stage, true_ms) in faults {
+        let verdict = verdict(recording);
+        let [incident] = &verdict.incidents[..] else {
+            panic!("{recording}: {:#?}", verdict.incidents)
+        };
+        let subject = &incident.subject;
+        assert_eq!(
+            (&subject.ranks[..], subject.stage.as_deref(), subject.side),
+            (&[1][..], Some(stage), Some(side)),
+            "{recording}: {}",
+            incident.text
+        );
+        // It goes on to the end, whatever is left out for a profile window.
+        assert!(incident.text.contains("since step 5"), "{}", incident.text);
+        let struck = incident.evidence[0].values["struck_steps"];
+        let ratio = incident.cost_s * 1e3 / struck / true_ms;
+        assert!(
+            (0.9..=1.1).contains(&ratio),
+            "{recording}: charged {ratio:.2} of it"
+        );
+    }
+}
+
+#[test]
+fn a_healthy_job_that_never_reads_back_is_healthy() {
+    let verdict = verdict("healthy_never");
+    assert_eq!(verdict.incidents, []);
+    assert_eq!(verdict.conclusion(), Some(Conclusion::Healthy));
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_told_of_by_the_collective_it_keeps_its_gpu_from() {
+    let verdict = verdict("stop_kernel");
+    let hang = &verdict.incidents[0];
+    assert_eq!(
+        (hang.kind, &hang.subject.ranks[..]),
+        (IncidentKind::Hang, &[1][..])
+    );
+    let said = "hang since step 26: the GPU of rank 1 never began ALLREDUCE #74";
+    assert!(hang.text.starts_with(said), "{}", hang.text);
+}
