@@ -266,10 +266,15 @@ impl<'a> Gatherer<'a> {
             let frame = self.trace.frames.get(slice.detail as usize);
             // Callers begin before what they call, so they are known by now.
             let caller = frame.and_then(|frame| by_call.get(&frame.parent?).copied());
-            let function = *by_name.entry((caller, slice.name)).or_insert_with(|| {
-                let name = self.trace.names.text(slice.name);
-                self.dictionary.intern(FunctionClass::Python, name, caller)
-            });
+            let name = self.trace.names.text(slice.name);
+            let function = match caller.filter(|_| name.starts_with(OWN_FILES)) {
+                // What laggard does on the way is part of what called it.
+                Some(caller) => caller,
+                None => *by_name.entry((caller, slice.name)).or_insert_with(|| {
+                    let name = name.replace(OWN_ENGINE, ENGINE);
+                    self.dictionary.intern(FunctionClass::Python, &name, caller)
+                }),
+            };
             if let Some(frame) = frame {
                 by_call.insert(frame.id, function);
             }
@@ -278,6 +283,12 @@ impl<'a> Gatherer<'a> {
         stacks
     }
 }
+
+/// What the names of laggard's own Python functions begin with, and what its stand-in for PyTorch's
+/// engine is called, and that itself.
+const OWN_FILES: &str = "laggard/_";
+const OWN_ENGINE: &str = "laggard.EngineProxy object";
+const ENGINE: &str = "torch._C._EngineBase object";
 
 /// What code of a step is called that no range covers.
 const OUTSIDE: &str = "code outside every range";
@@ -432,6 +443,29 @@ mod tests {
                 row("read_shard < train", "python", 0.1),
                 row("recv_into < read_shard < train", "python", 0.3),
                 row("train", "python", 0.2),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_laggard_does_on_the_way_is_part_of_what_called_it() {
+        let mut draft = Draft::new(1);
+        draft.slice(SliceKind::Step, "ProfilerStep#1", 0, 0, 100);
+        draft.python("train", (1, 0), 0, 100);
+        draft.python("laggard/_device.py(100): waiting", (2, 1), 10, 60);
+        draft.python("<built-in method item of Tensor>", (3, 2), 20, 60);
+        let engine = "<built-in method run_backward of laggard.EngineProxy object at 0x…>";
+        draft.python(engine, (4, 1), 70, 90);
+        assert_eq!(
+            draft.profile(),
+            [
+                row("<built-in method item of Tensor> < train", "python", 0.4),
+                row(
+                    "<built-in method run_backward of torch._C._EngineBase object at 0x…> < train",
+                    "python",
+                    0.2
+                ),
+                row("train", "python", 0.4),
             ]
         );
     }
