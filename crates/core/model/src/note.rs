@@ -117,6 +117,13 @@ pub enum VerdictNote {
     },
     /// A line reads back from the device, which may have nothing to do for it.
     ReadBack(ReadBackSummary),
+    /// Hosts wait for their devices although nothing is read back.
+    SilentWait {
+        /// How often, on the average rank in the average step.
+        per_step: f64,
+        /// Share of the step, at most, in which devices have nothing to do for it.
+        idle_share_max: f64,
+    },
     /// Ranks are alone in their roles, and nothing shows what their hosts do by themselves.
     Uncompared {
         /// Them.

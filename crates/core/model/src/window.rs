@@ -251,6 +251,8 @@ pub struct ReadBacks {
     pub stages: BTreeSet<StageId>,
     /// By the line that wanted it, [`StageId::OTHER`] for lines without a name.
     pub lines: BTreeMap<StageId, ReadBacksOfLine>,
+    /// Where hosts waited although nothing was read back.
+    pub silent: ReadBacksOfLine,
 }
 
 impl AddAssign<&Self> for ReadBacks {
@@ -259,11 +261,9 @@ impl AddAssign<&Self> for ReadBacks {
         self.step_s += other.step_s;
         self.stages.extend(&other.stages);
         for (line, more) in &other.lines {
-            let known = self.lines.entry(*line).or_default();
-            known.count += more.count;
-            known.wait_s += more.wait_s;
-            known.idle_most_s += more.idle_most_s;
+            *self.lines.entry(*line).or_default() += more;
         }
+        self.silent += &other.silent;
     }
 }
 
@@ -276,6 +276,14 @@ pub struct ReadBacksOfLine {
     pub wait_s: f64,
     /// Seconds, at most, in which a device then had nothing to do before its host was ahead again.
     pub idle_most_s: f64,
+}
+
+impl AddAssign<&Self> for ReadBacksOfLine {
+    fn add_assign(&mut self, other: &Self) {
+        self.count += other.count;
+        self.wait_s += other.wait_s;
+        self.idle_most_s += other.idle_most_s;
+    }
 }
 
 /// Complete steps of ranks 0, 1, 2, … of one role, cut as published.

@@ -96,6 +96,15 @@ pub fn note(note: &VerdictNote) -> String {
         }
         VerdictNote::DeviceWait { share, devices } => device_wait(*share, *devices),
         VerdictNote::ReadBack(of_line) => read_back(of_line),
+        VerdictNote::SilentWait {
+            per_step,
+            idle_share_max,
+        } => format!(
+            "{} for the device without reading back may leave it idle for up to {} of the step: \
+             a copy from memory that is not pinned (pin_memory=True, non_blocking=True) waits so",
+            often(*per_step, "wait"),
+            percent(*idle_share_max)
+        ),
         VerdictNote::BlocksUnseen => {
             "hosts launch blocks of the pipeline before their input is there: which block is slow \
              cannot be observed without device marks"
@@ -195,12 +204,17 @@ fn device_wait(share: f64, devices: DevicesSeen) -> String {
 
 fn read_back(of_line: &ReadBackSummary) -> String {
     let line = of_line.line.as_deref().unwrap_or("other lines");
-    let often = match of_line.per_step.round() as u64 {
-        // Fewer than one in two steps would be written as none.
-        0 => format!("a read-back in {} of the steps", percent(of_line.per_step)),
-        1 => "1 read-back a step".to_owned(),
-        many => format!("{many} read-backs a step"),
-    };
+    let often = often(of_line.per_step, "read-back");
     let idle = percent(of_line.idle_share_max);
     format!("{often} at {line} may leave the device idle for up to {idle} of the step")
+}
+
+/// How often something happens in a step.
+fn often(per_step: f64, what: &str) -> String {
+    match per_step.round() as u64 {
+        // Fewer than one in two steps would be written as none.
+        0 => format!("a {what} in {} of the steps", percent(per_step)),
+        1 => format!("1 {what} a step"),
+        many => format!("{many} {what}s a step"),
+    }
 }

@@ -279,7 +279,7 @@ impl SampledRun {
                     .map(|ahead_s| (device_s - ahead_s).clamp(0.0, device_s));
                 reads.pass(from, point, ahead.least_s, held_s[1], RankNs(clocks[0]));
                 if was_ahead.is_waited_for(host_s, ahead) && waits.has(from, point) {
-                    reads.wait(RankNs(clocks[0]));
+                    reads.wait(host_s, RankNs(clocks[0]));
                 }
                 let [reading_s, after_s, before_s] = reads.split(from, point);
                 let passed_s = [
@@ -638,12 +638,18 @@ mod tests {
             let ahead_ms = [0, lead_ms, 0, 11, 10, 9, 8, 7];
             let marks = device_marks(COPIES, 0, |place, host_ms| host_ms + ahead_ms[place]);
             let steps = steps_of(&marks);
-            segments_ms(steps[0].on(StepClock::Reading))
+            let silent = steps[0].read_backs.silent;
+            (segments_ms(steps[0].on(StepClock::Reading)), silent)
         };
-        assert_eq!(read_ms(12)[..3], [0, 12, 0]);
+        let (reading_ms, silent) = read_ms(12);
+        assert_eq!(reading_ms[..3], [0, 12, 0]);
+        assert_eq!(silent.count, 1);
+        assert!((silent.wait_s - 0.012).abs() < 1e-9 && silent.idle_most_s < 0.002);
         // Its device had more left to do than that, or less: it worked.
-        assert_eq!(read_ms(15)[..3], [0; 3]);
-        assert_eq!(read_ms(8)[..3], [0; 3]);
+        for lead_ms in [15, 8] {
+            let (reading_ms, silent) = read_ms(lead_ms);
+            assert_eq!((&reading_ms[..3], silent.count), (&[0; 3][..], 0));
+        }
     }
 
     #[test]

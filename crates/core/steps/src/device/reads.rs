@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Event, RankNs, RankStep, ReadBacks, StageId};
+use model::{Event, RankNs, RankStep, ReadBacks, ReadBacksOfLine, StageId};
 
 use super::{DevicePoint, LAUNCH_S, RunAhead};
 
@@ -74,8 +74,8 @@ pub(super) struct Reads {
     read_backs: ReadBacks,
     /// When something was read back in it, on the device's clock.
     at: Vec<RankNs>,
-    /// The line that last read something back, until the host is ahead again.
-    drained_by: Option<StageId>,
+    /// What the host last waited for its device for, until it is ahead again.
+    drained_by: Option<DrainedBy>,
     /// Of the segment that is under way, in seconds: what the device has taken so far and up to where
     /// something was last read back, and what the host has taken since then.
     device_s: f64,
@@ -86,12 +86,35 @@ pub(super) struct Reads {
     waits: bool,
 }
 
+/// For what a host waits until its device has nothing left to do.
+#[derive(Clone, Copy, Debug)]
+enum DrainedBy {
+    Line(StageId),
+    Silent,
+}
+
 impl Reads {
-    /// The host is found to wait for its device up to the next mark; `at` is the device's clock.
-    pub(super) fn wait(&mut self, at: RankNs) {
+    /// The host is found to wait for its device up to the next mark, for so long; `at` is the device's
+    /// clock.
+    pub(super) fn wait(&mut self, host_s: f64, at: RankNs) {
         (self.before_s, self.after_s, self.has_read) = (self.device_s, 0.0, true);
         self.waits = true;
+        self.begin(DrainedBy::Silent, host_s, at);
+    }
+
+    fn begin(&mut self, by: DrainedBy, host_s: f64, at: RankNs) {
+        let waited = self.waited(by);
+        waited.count += 1;
+        waited.wait_s += host_s;
+        self.drained_by = Some(by);
         self.at.push(at);
+    }
+
+    fn waited(&mut self, by: DrainedBy) -> &mut ReadBacksOfLine {
+        match by {
+            DrainedBy::Line(line) => self.read_backs.lines.entry(line).or_default(),
+            DrainedBy::Silent => &mut self.read_backs.silent,
+        }
     }
 
     /// Goes from one mark to the next, at which the host is ahead by `ahead_s` at least. It may have
@@ -104,9 +127,8 @@ impl Reads {
         held_up_s: f64,
         at: RankNs,
     ) {
-        let lines = &mut self.read_backs.lines;
-        if let Some(line) = self.drained_by {
-            lines.entry(line).or_default().idle_most_s += held_up_s;
+        if let Some(by) = self.drained_by {
+            self.waited(by).idle_most_s += held_up_s;
         }
         // The queue is full again: what the device waits for from here on is not the read-back.
         if ahead_s > LAUNCH_S {
@@ -114,11 +136,11 @@ impl Reads {
         }
         let both = (from.mark.event, to.mark.event);
         if matches!(both, (Event::ReadBackBegin, Event::ReadBackEnd { .. })) {
-            let of_line = lines.entry(to.stage).or_default();
-            of_line.count += 1;
-            of_line.wait_s += to.host.seconds_since(from.host);
-            self.drained_by = Some(to.stage);
-            self.at.push(at);
+            self.begin(
+                DrainedBy::Line(to.stage),
+                to.host.seconds_since(from.host),
+                at,
+            );
         }
     }
 

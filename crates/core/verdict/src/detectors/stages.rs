@@ -133,6 +133,20 @@ impl DeviceSteps {
         lines
     }
 
+    /// Where hosts wait for their devices although nothing is read back: how often in the average step
+    /// of the average rank, and in which share of the step devices have nothing to do for it, at most.
+    pub(crate) fn silent_waits(&self) -> Option<(f64, f64)> {
+        let ReadBacks {
+            steps,
+            step_s,
+            silent,
+            ..
+        } = &self.read_backs;
+        let idle_s = silent.idle_most_s.min(silent.wait_s);
+        (silent.count > 0 && *step_s > 0.0)
+            .then(|| (silent.count as f64 / *steps as f64, idle_s / step_s))
+    }
+
     pub(crate) fn restart(&mut self) {
         // The verdict counts sampled steps over all starts of a job, as it does steps.
         *self = Self {

@@ -105,6 +105,12 @@ impl Job {
 
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.
     pub(super) fn read_back_notes(&self) -> impl Iterator<Item = VerdictNote> {
+        let silent = self.detectors.stages.devices.silent_waits();
+        let silent = silent.filter(|(_, idle_share_max)| *idle_share_max >= READ_BACK_SHARE);
+        let silent = silent.map(|(per_step, idle_share_max)| VerdictNote::SilentWait {
+            per_step,
+            idle_share_max,
+        });
         let lines = self
             .detectors
             .stages
@@ -114,6 +120,7 @@ impl Job {
         lines
             .filter(|line| line.idle_share_max >= READ_BACK_SHARE)
             .map(VerdictNote::ReadBack)
+            .chain(silent)
     }
 
     /// What is said of hosts that wait for their devices, or run ahead of them.
