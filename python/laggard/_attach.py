@@ -55,8 +55,10 @@ _roles = {}
 _pipelines = weakref.WeakKeyDictionary()
 _notes = []
 _groups = []
-# Ranks of each group whose collectives have no hooks, by its number.
+# Ranks of each group whose collectives have no hooks, by its number, and the group whose they are
+# if all groups have the same ranks.
 _sizes = {}
+_only_group = None
 _inits = itertools.count(1)
 _after_activation = []
 _server = None
@@ -235,11 +237,8 @@ def _before_waits(engine):
 
 def _issued(op):
     """Marks on the device that a collective is issued, of which no hook tells."""
-    sizes = {size for size in _sizes.values() if size > 1}
-    # Of several kinds of groups it is not known whose it is.
-    if len(sizes) == 1:
-        group = next(number for number, size in _sizes.items() if size in sizes)
-        _native.issued_on_device(op, group)
+    if _only_group is not None:
+        _native.issued_on_device(op, _only_group)
 
 
 def _patch_fsdp(torch):
@@ -483,7 +482,7 @@ def _watch(group, ranks):
     if _after_activation:
         # The recorder tells groups by their names.
         number = _native.group_number(group.group_name)
-        _sizes[number] = len(ranks)
+        _learn_size(number, len(ranks))
     elif hasattr(group, "register_pre_hook"):
         _watched.add(group)
         number = zlib.crc32(f"{group.group_name} {members}".encode())
@@ -494,6 +493,14 @@ def _watch(group, ranks):
     name = getattr(group, "group_desc", "undefined")
     name = f"group_{group.group_name}" if name == "undefined" else name.removesuffix("_pg")
     _name_group(number, name, members)
+
+
+def _learn_size(number, size):
+    global _only_group
+    if size > 1:
+        _sizes[number] = size
+        # Of several kinds of groups it is not known whose a collective is.
+        _only_group = next(iter(_sizes)) if len(set(_sizes.values())) == 1 else None
 
 
 def _name_group(number, name, members):

@@ -4,7 +4,7 @@ Two ranks train on a CUDA card, or on one each. Without a card four ranks train 
 of the tests, so that this is known to work on the day there is one. Prints a table, and leaves its
 values (gpu.json) and what was recorded (recordings.tar) in a folder. Ends with 1 if a row failed.
 
-    python gpu.py [--out FOLDER] [--only PATTERN] [--jobs N]
+    python gpu.py [--out FOLDER] [--only PATTERN] [--jobs N] [--reads PLACE ...]
 
 Several jobs at once (N) ask for a card that works for several processes at a time: one with a
 daemon of NVIDIA's Multi-Process Service.
@@ -33,7 +33,8 @@ CARD = torch.cuda.is_available()
 RANKS, CULPRIT = (2, 1) if CARD else (4, 2)
 # Checks that would begin later than this are left out.
 BUDGET_S = float(os.environ.get("BUDGET_S", 8 * 60))
-READS = ("after", "never")
+# Where the loss is read; device_loop.py has more.
+READS = ["after", "never"]
 # fault: whether the device or its host is slow, in which stage, and by how much
 FAULTS = {
     "loader": ("host", "data.next_wait", {"DELAY": "0.06"}),
@@ -193,7 +194,8 @@ def traced():
 
 def cost():
     """Jobs without and with laggard, in turns."""
-    pairs = [[run(READ="never", bare=bare).step_ms for bare in (True, False)] for _ in range(3)]
+    long = {"READ": "never", "STEPS": "250"}
+    pairs = [[run(bare=bare, **long).step_ms for bare in (True, False)] for _ in range(3)]
     return True, {"step_ms": pairs, "added_ms": statistics.median(b - a for a, b in pairs)}
 
 
@@ -311,7 +313,9 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("gpu"))
     parser.add_argument("--only", default="", help="checks in whose name this is found")
     parser.add_argument("--jobs", type=int, default=1, help="so many at once")
+    parser.add_argument("--reads", nargs="+", default=READS, help="where the loss is read")
     args = parser.parse_args()
+    READS[:] = args.reads
     args.out.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name() if CARD else "the accelerator of the tests"
     rows, began = [], time.monotonic()
