@@ -465,7 +465,7 @@ fn live() -> io::Result<Vec<u8>> {
             let transfers = [2, 2, 2, 1, 0][sequence as usize];
             for step in 0..transfers {
                 let step = Reached::Step(step);
-                table.ready(flow, step, || at);
+                table.ready(flow, step, |_| at);
                 table.transmitted(flow, step, Bytes::More(2048), || at);
                 table.done(flow, step, || at);
             }

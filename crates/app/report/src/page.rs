@@ -261,6 +261,7 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
             | Conclusion::Unexplained
             | Conclusion::Ambiguous
             | Conclusion::DevicesUnseen
+            | Conclusion::DeviceWaitsUnseen
             | Conclusion::Uncompared
             | Conclusion::Unlike => "unknown",
         };

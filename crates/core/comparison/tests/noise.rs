@@ -48,6 +48,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             device_wait_share: None,
             hosts_run_ahead: false,
             hosts_may_run_ahead: false,
+            device_issues_unseen: false,
             uncompared_ranks: Vec::new(),
             unlike_devices: Vec::new(),
             ambiguous_steps: 0,

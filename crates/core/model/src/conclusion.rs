@@ -17,6 +17,8 @@ pub enum Conclusion {
     Ambiguous,
     /// Hosts and stages are alike; devices behind hosts that run ahead were not seen.
     DevicesUnseen,
+    /// Hosts and stages are alike; where devices wait for one another was not seen.
+    DeviceWaitsUnseen,
     /// Ranks are alone in their roles, and nobody is known to do what they do.
     Uncompared,
     /// A device takes longer than those of other roles, which its own may ask for.
@@ -59,6 +61,8 @@ impl Verdict {
             Some(Conclusion::Ambiguous)
         } else if runs_ahead && job.sampled_steps == 0 {
             Some(Conclusion::DevicesUnseen)
+        } else if job.device_issues_unseen {
+            Some(Conclusion::DeviceWaitsUnseen)
         } else if !job.uncompared_ranks.is_empty() {
             Some(Conclusion::Uncompared)
         } else if !job.unlike_devices.is_empty() {

@@ -106,6 +106,10 @@ pub enum VerdictNote {
     },
     /// Hosts run ahead of devices that nobody looked at.
     DevicesUnseen,
+    /// The same in a trace: what devices took is in its functions, not in the stages of its hosts.
+    StagesOfHosts,
+    /// Nothing marks on devices where collectives are issued.
+    DeviceIssuesUnseen,
     /// Hosts may run ahead of devices that nobody looked at.
     DevicesMayBeUnseen,
     /// Hosts mostly wait for their devices.

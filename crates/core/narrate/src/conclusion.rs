@@ -20,6 +20,10 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "no host and no stage stands out; devices were not observed",
         ),
+        Conclusion::DeviceWaitsUnseen => (
+            "Nothing found",
+            "no host and no stage stands out; where devices wait for one another was not observed",
+        ),
         Conclusion::Uncompared => (
             "Nothing found",
             "ranks that are alone in their roles were compared with nothing",

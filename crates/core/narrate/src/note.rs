@@ -5,15 +5,29 @@ use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote, fold_ranks};
 use crate::words::{duration, percent};
 use crate::{network, pipeline};
 
+const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: which device is slow cannot be observed without device \
+    marks (`laggard doctor` says whether they are on)";
+const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are those of the hosts: a slow device shows \
+    in the functions alone";
+const DEVICE_ISSUES_UNSEEN: &str = "nothing marks on the devices where collectives are issued: a device that is slow in its \
+    backward pass looks like those that wait for it there; PyTorch 2.15 or later has the hooks";
+const DEVICES_MAY_BE_UNSEEN: &str = "nothing shows whether hosts wait for one another or run ahead of their devices; if they \
+    run ahead, a slow device cannot be observed without device marks (`laggard doctor` \
+    says whether they are on)";
+const BLOCKS_UNSEEN: &str = "hosts launch blocks of the pipeline before their input is there: which block is slow \
+    cannot be observed without device marks";
+
 /// Words a note.
 pub fn note(note: &VerdictNote) -> String {
     match note {
         VerdictNote::MissingRank { rank, steps } => {
             format!("rank {rank} delivered nothing in {steps} steps")
         }
-        VerdictNote::RankLeft { rank, step, last_step } => format!(
-            "rank {rank} ended in step {step}; the others went on to step {last_step}"
-        ),
+        VerdictNote::RankLeft {
+            rank,
+            step,
+            last_step,
+        } => format!("rank {rank} ended in step {step}; the others went on to step {last_step}"),
         VerdictNote::IncompleteSteps { steps } => {
             format!("{steps} steps were not recorded whole on every rank and are left out")
         }
@@ -29,9 +43,9 @@ pub fn note(note: &VerdictNote) -> String {
         VerdictNote::WindowsDropped { windows } => {
             format!("the first {windows} windows are left out of this list")
         }
-        VerdictNote::Restarted { times } => format!(
-            "the job was restarted ({times}); steps are counted from the last start"
-        ),
+        VerdictNote::Restarted { times } => {
+            format!("the job was restarted ({times}); steps are counted from the last start")
+        }
         VerdictNote::OtherHosts => {
             "ranks of other hosts are not recorded: this is about the ranks of this host only"
                 .to_owned()
@@ -44,21 +58,32 @@ pub fn note(note: &VerdictNote) -> String {
              accounted as step.entry_skew"
                 .to_owned()
         }
-        VerdictNote::OneStep { on_one_clock: false } => {
-            "one step was recorded, and clocks cannot be compared: a rank that entered it early \
+        VerdictNote::OneStep {
+            on_one_clock: false,
+        } => "one step was recorded, and clocks cannot be compared: a rank that entered it early \
              and waited may look late"
-                .to_owned()
-        }
+            .to_owned(),
         VerdictNote::NoTraining => {
             "no training was recorded: no optimizer ran in a process that had laggard loaded; \
              `laggard doctor` checks whether it can be"
                 .to_owned()
         }
-        VerdictNote::NoWindow { steps, ranks, warmup_steps, min_steps } => format!(
+        VerdictNote::NoWindow {
+            steps,
+            ranks,
+            warmup_steps,
+            min_steps,
+        } => format!(
             "no window was analysed: {steps} steps of {ranks} ranks recorded, of which the first \
              {warmup_steps} are warm-up and at least {min_steps} more are needed"
         ),
-        VerdictNote::Profiled { steps: (first, last), ranks, stall_s, write_s, slowdown } => {
+        VerdictNote::Profiled {
+            steps: (first, last),
+            ranks,
+            stall_s,
+            write_s,
+            slowdown,
+        } => {
             let slowdown = slowdown.map_or(String::new(), |times| {
                 format!(", steps took {times:.2} times as long")
             });
@@ -69,10 +94,16 @@ pub fn note(note: &VerdictNote) -> String {
                 fold_ranks(ranks)
             )
         }
-        VerdictNote::CollectivesCompared { collectives } => format!(
-            "{collectives} collectives were timed on more than one rank and compared"
-        ),
-        VerdictNote::LogsEndEarlier { op, group, last, ranks, first } => format!(
+        VerdictNote::CollectivesCompared { collectives } => {
+            format!("{collectives} collectives were timed on more than one rank and compared")
+        }
+        VerdictNote::LogsEndEarlier {
+            op,
+            group,
+            last,
+            ranks,
+            first,
+        } => format!(
             "the last {} of group {group} in a log is #{last}; the logs of rank {} end earlier, \
              from #{first} on: they stopped before the others, or were written before",
             op.name(),
@@ -83,33 +114,17 @@ pub fn note(note: &VerdictNote) -> String {
              These hosts do not meet in each step, and no majority shows what is usual; device \
              marks would tell (`laggard doctor` says whether they are on)"
         ),
-        VerdictNote::DevicesUnseen => {
-            "hosts run ahead of their devices: which device is slow cannot be observed without device \
-             marks (`laggard doctor` says whether they are on)"
-                .to_owned()
-        }
-        VerdictNote::DevicesMayBeUnseen => {
-            "nothing shows whether hosts wait for one another or run ahead of their devices; if they \
-             run ahead, a slow device cannot be observed without device marks (`laggard doctor` \
-             says whether they are on)"
-                .to_owned()
-        }
+        VerdictNote::DevicesUnseen => DEVICES_UNSEEN.to_owned(),
+        VerdictNote::StagesOfHosts => STAGES_OF_HOSTS.to_owned(),
+        VerdictNote::DeviceIssuesUnseen => DEVICE_ISSUES_UNSEEN.to_owned(),
+        VerdictNote::DevicesMayBeUnseen => DEVICES_MAY_BE_UNSEEN.to_owned(),
         VerdictNote::DeviceWait { share, devices } => device_wait(*share, *devices),
         VerdictNote::ReadBack(of_line) => read_back(of_line),
         VerdictNote::SilentWait {
             per_step,
             idle_share_max,
-        } => format!(
-            "{} for the device without reading back may leave it idle for up to {} of the step: \
-             a copy from memory that is not pinned (pin_memory=True, non_blocking=True) waits so",
-            often(*per_step, "wait"),
-            percent(*idle_share_max)
-        ),
-        VerdictNote::BlocksUnseen => {
-            "hosts launch blocks of the pipeline before their input is there: which block is slow \
-             cannot be observed without device marks"
-                .to_owned()
-        }
+        } => silent_wait(*per_step, *idle_share_max),
+        VerdictNote::BlocksUnseen => BLOCKS_UNSEEN.to_owned(),
         VerdictNote::Uncompared { ranks } => format!(
             "rank {} {} a role of its own: outside of a pipeline's blocks nothing was compared with \
              what others do; device marks would tell (`laggard doctor` says whether they are on)",
@@ -207,6 +222,15 @@ fn read_back(of_line: &ReadBackSummary) -> String {
     let often = often(of_line.per_step, "read-back");
     let idle = percent(of_line.idle_share_max);
     format!("{often} at {line} may leave the device idle for up to {idle} of the step")
+}
+
+fn silent_wait(per_step: f64, idle_share_max: f64) -> String {
+    format!(
+        "{} for the device without reading back may leave it idle for up to {} of the step: \
+         a copy from memory that is not pinned (pin_memory=True, non_blocking=True) waits so",
+        often(per_step, "wait"),
+        percent(idle_share_max)
+    )
 }
 
 /// How often something happens in a step.

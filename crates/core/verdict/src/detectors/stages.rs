@@ -4,8 +4,8 @@ use diagnosis::Detector;
 use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
 use incident::{AcrossRoles, DeviceAccount, Devices, Tracker};
 use model::{
-    Claim, Cut, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
-    StageNames, UnlikeDevice, Window,
+    Claim, Cut, Ending, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks,
+    StageId, StageNames, UnlikeDevice, Window,
 };
 use steps::DeviceClock;
 
@@ -28,8 +28,19 @@ pub(crate) struct DeviceSteps {
     /// Windows in which hosts are seen to run ahead, and the others.
     ahead: u64,
     not_ahead: u64,
+    /// Accounts of devices without issues of collectives that their hosts have, and the others.
+    unmarked: u64,
+    marked: u64,
     /// How hosts wait in windows in which they are not seen to run ahead.
     waits: Growth,
+}
+
+/// Whether ranks issue collectives that join more than two of them.
+fn has_issues(window: &Window) -> bool {
+    let mut boundaries = window.blocks.iter().flat_map(|block| &*block.boundaries);
+    boundaries.any(
+        |boundary| matches!(boundary.ending, Ending::Issue { op, .. } if !op.is_point_to_point()),
+    )
 }
 
 impl DeviceSteps {
@@ -57,6 +68,11 @@ impl DeviceSteps {
         // A compute stream waits where it joins those of collectives, not where these are issued.
         if sampled.window.meeting == Meeting::Issued && sampled.window.cut != Cut::Data {
             sampled.window.meeting = Meeting::Seen;
+        }
+        if has_issues(window) && !has_issues(&sampled.window) {
+            self.unmarked += 1;
+        } else {
+            self.marked += 1;
         }
         join_devices_where_seen(&mut sampled.window);
         let found = analyse(&sampled.window, gates, baseline);
@@ -95,6 +111,11 @@ impl DeviceSteps {
     /// Steps that devices were accounted in.
     pub(crate) fn sampled_steps(&self) -> u64 {
         self.sampled_steps
+    }
+
+    /// Whether hosts issue collectives of which nothing is seen on their devices.
+    pub(crate) fn issues_unseen(&self) -> bool {
+        self.unmarked > self.marked
     }
 
     /// Whether hosts are seen to run ahead of their devices in half of the windows or more.

@@ -130,7 +130,11 @@ impl Job {
             return if devices.sampled_steps() > 0 {
                 None
             } else if devices.hosts_run_ahead() {
-                Some(VerdictNote::DevicesUnseen)
+                Some(if self.source.has_marks() {
+                    VerdictNote::DevicesUnseen
+                } else {
+                    VerdictNote::StagesOfHosts
+                })
             } else {
                 hosts_may_run_ahead.then_some(VerdictNote::DevicesMayBeUnseen)
             };

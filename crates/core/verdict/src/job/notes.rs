@@ -144,6 +144,12 @@ impl Job {
         notes.extend((steps > 0).then_some(VerdictNote::AmbiguousSteps { steps }));
         notes.extend(self.device_wait_note(hosts_may_run_ahead));
         notes.extend(self.read_back_notes());
+        let devices = &self.detectors.stages.devices;
+        notes.extend(
+            devices
+                .issues_unseen()
+                .then_some(VerdictNote::DeviceIssuesUnseen),
+        );
         let ranks = self.uncompared_ranks();
         notes.extend((!ranks.is_empty()).then_some(VerdictNote::Uncompared { ranks }));
         notes.extend(

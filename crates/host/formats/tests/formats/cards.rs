@@ -74,6 +74,19 @@ fn a_healthy_job_that_never_reads_back_is_healthy() {
 }
 
 #[test]
+fn a_slow_device_that_looks_like_those_that_wait_for_it_is_not_called_healthy() {
+    let verdict = verdict("device_backward_unmarked");
+    assert_eq!(verdict.incidents, []);
+    assert_eq!(verdict.conclusion(), Some(Conclusion::DeviceWaitsUnseen));
+    let said = "nothing marks on the devices where collectives are issued";
+    assert!(
+        verdict.notes.iter().any(|note| note.starts_with(said)),
+        "{:?}",
+        verdict.notes
+    );
+}
+
+#[test]
 fn a_kernel_that_never_ends_is_told_of_by_the_collective_it_keeps_its_gpu_from() {
     let verdict = verdict("stop_kernel");
     let hang = &verdict.incidents[0];
