@@ -70,7 +70,8 @@ impl CudaEvents {
                 })
             }
         };
-        Ok(found())
+        // On a thread that has not used the device the driver has no context, and PyTorch makes one.
+        Ok(found().filter(|cuda| cuda.event(py).is_ok()))
     }
 }
 

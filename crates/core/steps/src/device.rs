@@ -650,6 +650,13 @@ mod tests {
             let (reading_ms, silent) = read_ms(lead_ms);
             assert_eq!((&reading_ms[..3], silent.count), (&[0; 3][..], 0));
         }
+        // A read-back is counted for its line alone.
+        let ahead_ms = [0, 0, 12, 0, 10, 9, 8, 7, 6];
+        let read = device_marks("D0 D1 R0 R1+12 B0 B1 O0 O1 D0", 0, |place, host_ms| {
+            host_ms + ahead_ms[place]
+        });
+        let read_backs = &steps_of(&read)[0].read_backs;
+        assert_eq!((read_backs.lines.len(), read_backs.silent.count), (1, 0));
     }
 
     #[test]

@@ -14,6 +14,7 @@ const WAIT_SHARE: f64 = 0.05;
 /// Share of the times that it was ahead there in which this must be so: now and then a host works for
 /// just as long.
 const ALWAYS_SHARE: f64 = 0.8;
+
 /// Between which marks, by the numbers of their kinds and the name of the second, a host waits for its
 /// device without reading back: what it does always.
 #[derive(Debug, Default)]
@@ -36,8 +37,10 @@ impl Waits {
         for pair in points.windows(2) {
             let [from, to] = pair else { continue };
             let ahead = from.run_ahead(offset_ns);
-            // Nobody waits for its device in its data loader.
-            if ahead.least_s < WAIT_LEAST_S || to.mark.event == Event::DataEnd {
+            // Nobody waits for its device in its data loader, and a read-back is marked.
+            let may_wait =
+                from.mark.event != Event::ReadBackBegin && to.mark.event != Event::DataEnd;
+            if ahead.least_s < WAIT_LEAST_S || !may_wait {
                 continue;
             }
             let host_s = to.host.seconds_since(from.host);
