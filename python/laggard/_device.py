@@ -96,36 +96,26 @@ _MAX_LINES = 32
 def watch_read_backs(torch, native):
     """Marks where the host waits for its device, and for which line, in steps that are sampled."""
     lines = _Lines(torch)
-
-    def waiting(original):
-        @functools.wraps(original)
-        def waiting(*args, **kwargs):
-            if not native.begin_read_back():
-                return original(*args, **kwargs)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                native.end_read_back(lines.name(sys._getframe(1)))
-
-        return waiting
-
-    def of_tensor(original):
-        marked = waiting(original)
-
-        @functools.wraps(original)
-        def read(tensor, *args, **kwargs):
-            # What is on the host already is not waited for: optimizers keep their counters there.
-            return (original if tensor.is_cpu else marked)(tensor, *args, **kwargs)
-
-        return read
-
-    tensor = getattr(torch, "Tensor", None)
-    places = [(tensor, name, of_tensor) for name in _OF_TENSORS]
-    for module in ("cuda", "accelerator"):
-        places.append((getattr(torch, module, None), "synchronize", waiting))
-    for place, name, watched in places:
+    places = [(getattr(torch, "Tensor", None), name) for name in _OF_TENSORS]
+    places += [(getattr(torch, name, None), "synchronize") for name in ("cuda", "accelerator")]
+    for place, name in places:
         if place is not None and hasattr(place, name):
-            setattr(place, name, watched(getattr(place, name)))
+            setattr(place, name, _waiting(getattr(place, name), native, lines))
+
+
+def _waiting(original, native, lines):
+    @functools.wraps(original)
+    def waiting(*args, **kwargs):
+        # What is on the host already is not waited for: optimizers keep their counters there.
+        is_here = bool(args) and getattr(args[0], "is_cpu", False)
+        if is_here or not native.begin_read_back():
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            native.end_read_back(lines.name(sys._getframe(1)))
+
+    return waiting
 
 
 class _Lines:

@@ -134,12 +134,12 @@ impl EventSource for CudaEvents {
         checked("cuEventQuery", result).map(|()| true)
     }
 
-    fn ns_between(&self, _: Python<'_>, first: &CudaEvent, event: &CudaEvent) -> PyResult<u64> {
+    fn ms_between(&self, _: Python<'_>, first: &CudaEvent, event: &CudaEvent) -> PyResult<f64> {
         let mut ms = 0.0f32;
         // SAFETY: `ms` is a valid place; events are never destroyed.
         let result = unsafe { (self.elapsed)(&raw mut ms, first.0, event.0) };
         checked("cuEventElapsedTime", result)?;
-        Ok((f64::from(ms) * 1e6).max(0.0) as u64)
+        Ok(f64::from(ms))
     }
 }
 

@@ -84,9 +84,9 @@ pub(crate) trait EventSource {
     ) -> PyResult<()>;
     /// Whether the device has got to an event.
     fn is_reached(&self, py: Python<'_>, event: &Self::Event) -> PyResult<bool>;
-    /// Nanoseconds from one event to another, if the device has got to both.
-    fn ns_between(&self, py: Python<'_>, first: &Self::Event, event: &Self::Event)
-    -> PyResult<u64>;
+    /// Milliseconds from one event to another, if the device has got to both.
+    fn ms_between(&self, py: Python<'_>, first: &Self::Event, event: &Self::Event)
+    -> PyResult<f64>;
 }
 
 /// Events of PyTorch: its `Accelerator` in `python/laggard/_device.py`.
@@ -131,9 +131,9 @@ impl EventSource for TorchEvents {
         event.call_method0(py, intern!(py, "query"))?.is_truthy(py)
     }
 
-    fn ns_between(&self, py: Python<'_>, first: &Py<PyAny>, event: &Py<PyAny>) -> PyResult<u64> {
+    fn ms_between(&self, py: Python<'_>, first: &Py<PyAny>, event: &Py<PyAny>) -> PyResult<f64> {
         let ms = first.call_method1(py, intern!(py, "elapsed_time"), (event,))?;
-        Ok((ms.extract::<f64>(py)? * 1e6).max(0.0) as u64)
+        ms.extract(py)
     }
 }
 
@@ -385,7 +385,8 @@ impl<S: EventSource> EventRecorder<S> {
                     return Ok(());
                 }
                 if next.place > 0 {
-                    device_ns = self.source.ns_between(py, &next.first, event)?;
+                    let ms = self.source.ms_between(py, &next.first, event)?;
+                    device_ns = (ms * 1e6).max(0.0) as u64;
                 }
             }
             let Some(next) = self.waiting.pop_front() else {

@@ -31,9 +31,9 @@ const SUSPECT_RATIO: f64 = 1.5;
 ///
 /// # Properties
 /// Operations of different communicators, kinds and sizes are never compared: another mix of
-/// messages is no slowdown. Nor does it count how long a host that runs ahead of its device
-/// enqueues them before that gets to them. Slow operations do not become usual; a decay so slow that none of
-/// them is does.
+/// messages is no slowdown. An operation counts from when its device gets to it, however long before
+/// that its host enqueues it. Slow operations do not become usual; a decay so slow that none of them
+/// is does.
 /// # Source
 /// Mycroft (2025), trigger: throughput below half of normal, per class of operation.
 #[derive(Clone, Debug)]

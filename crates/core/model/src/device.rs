@@ -178,6 +178,9 @@ mod tests {
     #[test]
     fn what_no_device_does_is_not_sound() {
         assert!(usage(&[(0.2, 1.0)]).is_sound());
+        let mut sent = usage(&[(0.2, 1.0)]);
+        sent.gauges.entry(Gauge::BusyShare).or_default().value = f64::NAN;
+        assert!(!sent.is_sound());
         assert!(!usage(&[(-1.0, 1.0)]).is_sound());
         assert!(!DeviceUsage::new(Device::Card("e".repeat(65))).is_sound());
     }

@@ -14,6 +14,13 @@ pub enum Ending {
     },
 }
 
+impl Ending {
+    /// Whether a collective is issued here that may join more than two ranks.
+    pub fn joins(self) -> bool {
+        matches!(self, Self::Issue { op, .. } if !op.is_point_to_point())
+    }
+}
+
 /// A span of one step on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {

@@ -277,8 +277,8 @@ impl LiveWriter {
         }
     }
 
-    /// Says up to where transfers are ready (sending) or asked for (receiving). `now` is told
-    /// whether they are the first, from which the flow counts: others need no exact time.
+    /// Says up to where transfers are ready (sending) or asked for (receiving). The flow
+    /// counts from the first, for which `now` gets `true`: others need no exact time.
     #[inline]
     pub fn ready(&self, flow: FlowToken, reached: Reached, now: impl FnOnce(bool) -> RankNs) {
         if let Some(slot) = self.flow(flow)

@@ -1,6 +1,6 @@
 //! Where devices wait for collectives.
 
-use model::{Block, Boundary, Ending, Growth, Sync};
+use model::{Block, Growth, Sync};
 
 use crate::replay::{last_arrivals, prefixes};
 
@@ -18,8 +18,7 @@ const OVERTAKEN_SHARE: f64 = 0.1;
 pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
     let (ranks, places) = (block.ranks, block.boundaries.len());
     let mut awaited = vec![Vec::new(); places];
-    let joins = |boundary: &Boundary| matches!(boundary.ending, Ending::Issue { op, .. } if !op.is_point_to_point());
-    if !block.boundaries.iter().any(joins) {
+    if !block.boundaries.iter().any(|it| it.ending.joins()) {
         for (at, behind) in awaited.iter_mut().skip(1).enumerate() {
             behind.extend((block.boundaries[at].sync == Sync::Assumed).then_some(at));
         }
@@ -27,7 +26,7 @@ pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
     }
     let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, ranks)).collect();
     for (issued, boundary) in block.boundaries.iter().enumerate() {
-        if !joins(boundary) {
+        if !boundary.ending.joins() {
             continue;
         }
         let last_s: Vec<Vec<f64>> = rows

@@ -4,8 +4,8 @@ use diagnosis::Detector;
 use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
 use incident::{AcrossRoles, DeviceAccount, Devices, Tracker};
 use model::{
-    Claim, Cut, Ending, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks,
-    StageId, StageNames, UnlikeDevice, Window,
+    Claim, Cut, Finding, Growth, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
+    StageNames, UnlikeDevice, Window,
 };
 use steps::DeviceClock;
 
@@ -35,12 +35,10 @@ pub(crate) struct DeviceSteps {
     waits: Growth,
 }
 
-/// Whether ranks issue collectives that join more than two of them.
+/// Whether ranks issue collectives that may join more than two of them.
 fn has_issues(window: &Window) -> bool {
     let mut boundaries = window.blocks.iter().flat_map(|block| &*block.boundaries);
-    boundaries.any(
-        |boundary| matches!(boundary.ending, Ending::Issue { op, .. } if !op.is_point_to_point()),
-    )
+    boundaries.any(|boundary| boundary.ending.joins())
 }
 
 impl DeviceSteps {

@@ -1,28 +1,17 @@
 //! Batches of several hosts, put together again.
 
 use std::io::Cursor;
-use std::path::PathBuf;
 
 use laggard_formats::{
-    Limits, Recording, StoredBatch, StoredEntry, StoredError, StoredJob, input_line, load,
-    pack_batch, unpack_batch,
+    Limits, StoredBatch, StoredEntry, StoredError, StoredJob, input_line, load, pack_batch,
+    unpack_batch,
 };
 use model::{Batch, Input, RankNs, Source, Verdict};
 use proptest::prelude::*;
 use protocol::BatchHead;
 use verdict::{HostMerger, Settings};
 
-fn path(job: &str) -> PathBuf {
-    let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata");
-    testdata.join(format!("{job}.jsonl.zst"))
-}
-
-fn inputs(job: &str) -> Vec<Input> {
-    match load(&path(job), Limits::default()) {
-        Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
-        other => panic!("no journal: {other:?}"),
-    }
-}
+use crate::{inputs, path};
 
 fn batch(host: &str, sequence: u64, inputs: Vec<Input>, last: bool) -> Batch {
     let watermark = inputs

@@ -1,25 +1,17 @@
 //! Real jobs, one rank of which has a clock of its own.
 
-use std::path::PathBuf;
-
-use laggard_formats::{Limits, Recording, load};
 use model::{Incident, Input, RankNs, Source};
 use verdict::{Job, Settings};
+
+use crate::inputs;
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 const FAR: u32 = 1;
 
 /// The incidents of a recorded job whose rank 1 is on a host with another clock.
 fn incidents(name: &str, shift_ns: i64) -> Vec<Incident> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../testdata/jobs")
-        .join(format!("{name}.jsonl.zst"));
-    let Ok(Recording::Journal(journal)) = load(&path, Limits::default()) else {
-        panic!("{name} is a journal");
-    };
     let mut job = Job::new("job", Source::Marks, Settings::default());
-    for input in journal.inputs() {
-        let mut input = input.clone();
+    for mut input in inputs(&format!("jobs/{name}")) {
         match &mut input {
             Input::Rank {
                 rank: FAR,

@@ -1,20 +1,9 @@
 //! A recorded pipeline whose hosts run ahead of their devices.
 
-use std::path::PathBuf;
-
-use laggard_formats::{Limits, Recording, load};
 use model::{Announcement, Claim, Conclusion, Event, Input, RankNs, Side, Source, Verdict};
 use verdict::{Job, Settings};
 
-/// What was recorded of a job.
-fn inputs(recording: &str) -> Vec<Input> {
-    let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/late");
-    let path = testdata.join(recording).with_extension("jsonl.zst");
-    match load(&path, Limits::default()) {
-        Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
-        other => panic!("no journal: {other:?}"),
-    }
-}
+use crate::inputs;
 
 /// What is said of a part of the first of them.
 fn verdict(keep: impl Fn(&Input) -> bool) -> Verdict {
@@ -23,6 +12,11 @@ fn verdict(keep: impl Fn(&Input) -> bool) -> Verdict {
 
 /// What is said of a part of a job.
 fn verdict_on(recording: &str, keep: impl Fn(&Input) -> bool) -> Verdict {
+    played(&format!("late/{recording}"), keep)
+}
+
+/// What is said of a part of a recording.
+pub(crate) fn played(recording: &str, keep: impl Fn(&Input) -> bool) -> Verdict {
     let mut job = Job::new("job", Source::Run, Settings::default());
     inputs(recording)
         .into_iter()
@@ -184,7 +178,7 @@ fn a_device_that_was_always_slow_in_its_optimizer_may_have_more_to_do() {
 /// Takes a recording input by input; `ask` gets the job and the clock after each mark. The job.
 fn watched(recording: &str, mut ask: impl FnMut(&mut Job, RankNs)) -> Job {
     let mut job = Job::new("job", Source::Run, Settings::default());
-    for input in inputs(recording) {
+    for input in inputs(&format!("late/{recording}")) {
         let at = match &input {
             Input::Mark { mark, .. } => Some(mark.at),
             _ => None,

@@ -1,11 +1,10 @@
 //! The same records give the same incidents, byte for byte, also of a job that was started again.
 
-use std::path::PathBuf;
-
-use laggard_formats::{Limits, Recording, load};
 use model::{Batch, Incident, Input, Verdict};
 use proptest::prelude::*;
 use verdict::{HostMerger, Settings};
+
+use crate::inputs;
 
 const RECORDINGS: [&str; 9] = [
     "jobs/backward_fsdp2",
@@ -20,17 +19,6 @@ const RECORDINGS: [&str; 9] = [
 ];
 /// By how much later the second start of a job is.
 const LATER_NS: i64 = 1_000_000_000_000;
-
-fn inputs(name: &str) -> Vec<Input> {
-    let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata");
-    match load(
-        &testdata.join(format!("{name}.jsonl.zst")),
-        Limits::default(),
-    ) {
-        Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
-        other => panic!("no journal: {other:?}"),
-    }
-}
 
 /// The recording, a restart, and its first half once more.
 fn restarted(name: &str) -> Vec<Input> {
