@@ -112,6 +112,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
         last = args.report.is_some().then_some(job);
         Ok(())
     })?;
+    // How many jobs a folder holds is known only when all of it is read.
     if args.perfetto.is_some() && annotated != 1 {
         bail!(
             "--perfetto takes traces, or a recording of `laggard run` or `laggard serve`, of a \
@@ -121,6 +122,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     if args.export.is_asked() && exported != 1 {
         bail!("an export takes one recording of `laggard run`, found {exported}");
     }
+    // Before the report: if that cannot be written, the verdict is there all the same.
     print(&render(&verdicts, args)?).context("failed to print the verdict")?;
     if let (Some(path), Some(job)) = (&args.report, &last) {
         if verdicts.len() > 1 {
@@ -138,6 +140,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
         .max();
     let fails = args
         .fail_on
+        // `None` is below every level: without an incident nothing fails.
         .is_some_and(|level| worst >= Some(level.into()));
     Ok(ExitCode::from(u8::from(fails)))
 }

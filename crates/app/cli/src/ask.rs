@@ -59,6 +59,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
     request.ask(&job).context("failed to ask the job's agent")?;
     let asked = Instant::now();
     let verdict = loop {
+        // The answer comes first: an agent that ends after it removes the directory.
         match ProfileRequest::answer(&job)? {
             Some(Ok(verdict)) => break verdict,
             Some(Err(why)) => bail!("nothing was profiled: {why}"),
@@ -121,6 +122,7 @@ fn ranks_of(text: &str) -> Result<Vec<u32>> {
 
 /// The directory of a job that runs here.
 fn find(root: &Path, job: Option<&str>) -> Result<RingDirectory> {
+    // A root that does not exist holds no jobs, and the message says where they were looked for.
     let mut running: Vec<String> = fs::read_dir(root)
         .into_iter()
         .flatten()
@@ -141,6 +143,7 @@ fn find(root: &Path, job: Option<&str>) -> Result<RingDirectory> {
         }
         (None, _) => bail!("several jobs run here, name one: {}", running.join(", ")),
     };
+    // It exists; this checks that nobody else can write to it.
     Ok(RingDirectory::create(root, id)?)
 }
 

@@ -87,6 +87,8 @@ impl WrappedCommand {
     /// What the terminal sends goes to the whole foreground group, so the command already
     /// has it; only what a process sent to us alone is passed on.
     pub(crate) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
+        // Before `try_wait`: once that has reaped the child, its pid may be that of another
+        // process.
         for origin in self.signals.pending() {
             // Slurm and Lightning use these two signals for other things than the end of a job.
             self.asked_to_end |= ![SIGUSR1, SIGUSR2].contains(&origin.signal);
@@ -143,6 +145,7 @@ pub(crate) fn end_like(status: ExitStatus) -> ExitCode {
     ExitCode::from(
         status
             .code()
+            // An exit status has eight bits on Linux, so neither default is used.
             .and_then(|code| u8::try_from(code).ok())
             .unwrap_or(u8::MAX),
     )

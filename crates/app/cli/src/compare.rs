@@ -90,6 +90,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     match args.fail_on {
         Some(FailOnOutcome::Regression) if found.regression => Ok(ExitCode::from(1)),
         Some(FailOnOutcome::Regression) if found.outcome == Outcome::Undecided => {
+            // An error, and so exit status 2: a check in CI that cannot decide must not pass.
             bail!("too little was recorded to tell whether B is slower; the notes say what to do")
         }
         _ => Ok(ExitCode::SUCCESS),
@@ -114,6 +115,7 @@ fn run_of(name: &str, settings: &Settings, server: &CollectorClient) -> Result<R
         runs.push(Run::of_job(&job));
         Ok(())
     })?;
+    // The length is taken after `pop`: it counts the jobs beside the one that was taken.
     match (runs.pop(), runs.len()) {
         (Some(run), 0) => Ok(run),
         (_, more) => bail!("{name} holds {} jobs: name one recording", more + 1),
@@ -141,6 +143,7 @@ fn comparison_text(found: &Comparison, colour: Colour) -> String {
             colour.severity(Severity::Critical, &format!("SLOWER  {}", step_text(step)))
         }
         (Outcome::Faster, Some(step)) => colour.good(&format!("FASTER  {}", step_text(step))),
+        // Only a change that is large enough to count was tested.
         (_, Some(step)) if step.chance.is_some() => {
             colour.severity(Severity::Warning, &format!("NOT SURE  {}", step_text(step)))
         }
@@ -162,6 +165,7 @@ fn comparison_text(found: &Comparison, colour: Colour) -> String {
     }
     for function in &found.functions {
         let (a, b) = (seconds(function.a_s), seconds(function.b_s));
+        // One profile a run gives no spread to test against.
         text += &format!(
             "  what  {}: {a} -> {b} a step (not tested)\n",
             function.function

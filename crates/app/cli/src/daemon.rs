@@ -55,6 +55,7 @@ pub(crate) struct AgentArgs {
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
     let root = environment::ring_root();
     let stop = Arc::new(AtomicBool::new(false));
+    // Before the first look: a signal must not kill a process that holds claims and unsent batches.
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register(signal, Arc::clone(&stop)).context("failed to wait for signals")?;
     }

@@ -104,6 +104,7 @@ pub(crate) fn demo(args: DemoArgs) -> Result<ExitCode> {
         .or_else(|| package::site_packages_of(&python))
         .with_context(|| format!("{} does not have the package laggard", python.display()))?;
     let script = site.join("laggard/demo/train.py");
+    // The training script takes the same names.
     let fault = args.fault.to_possible_value();
     let fault = fault.as_ref().map_or("none", |fault| fault.get_name());
     say(&format!(

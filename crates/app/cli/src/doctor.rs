@@ -243,6 +243,7 @@ print(json.dumps(found))
 fn nccl_plugin() -> DoctorCheck {
     let set = environment::value(environment::NCCL_PLUGIN);
     match (set, package::nccl_plugin()) {
+        // A plugin of the user wins over ours in `laggard run` too.
         (Some(theirs), Some(ours)) if theirs != *ours => DoctorCheck::weak(
             format!(
                 "{} is set to {}: that plugin is used, and stuck flows inside collectives \
@@ -325,6 +326,7 @@ fn interpreter(python: &Path) -> Vec<DoctorCheck> {
 fn stacks(python: &Path) -> Option<DoctorCheck> {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
     let mut child = Command::new(python)
+        // It waits for input that never comes, so its stack stands still like that of a hung rank.
         .args(["-c", "import sys; print(flush=True); sys.stdin.read()"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

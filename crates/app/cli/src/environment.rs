@@ -105,11 +105,13 @@ pub(crate) fn scheduled_job() -> Option<String> {
 /// What this process and others on this host were started by at once, one for each rank, as `srun`
 /// and `mpirun` do; `None` if it is alone.
 pub(crate) fn launch() -> Option<String> {
+    // No launcher counts as one rank: `None` is below `Some(2)`.
     if Launched::here().local_world_size < Some(2) {
         return None;
     }
     // A job that is started anew after a failure has the same number.
     let again = text("SLURM_RESTART_COUNT").map(|count| format!("-{count}"));
+    // A script of sbatch has a job id too, but only tasks of srun have a step.
     text("SLURM_STEP_NUM_TASKS")
         .and_then(|_| scheduled_job())
         .map(|job| format!("{job}{}", again.unwrap_or_default()))

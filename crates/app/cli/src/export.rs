@@ -70,6 +70,7 @@ fn export_calls(journal: &Journal, folder: &Path) -> Result<()> {
     ));
     let rows = write_work_requests(journal, folder)
         .with_context(|| format!("failed to write into {place}"))?;
+    // Rows come from looks into flows, and most recordings have none.
     if rows > 0 {
         say(&format!(
             "laggard: {rows} rows of work requests written to {place}"

@@ -45,6 +45,7 @@ pub(crate) fn load_all<T: Send>(
         }
         // Ours too, or the end of all others would not be heard.
         drop(sender);
+        // Files end in any order. Notes and verdicts must not depend on which core was first.
         let mut waiting: BTreeMap<usize, T> = BTreeMap::new();
         let mut taken = 0;
         loop {
@@ -63,6 +64,7 @@ pub(crate) fn load_all<T: Send>(
         }
     });
     if stderr().is_terminal() {
+        // The next line of output begins where the bar was.
         drop(write!(stderr(), "\r\x1b[K"));
     }
 }
@@ -72,6 +74,7 @@ fn draw(read: u64, total: u64, files_done: usize, files: usize) {
     if !stderr().is_terminal() || total == 0 {
         return;
     }
+    // A file may grow while it is read.
     let done = (read.min(total) * BAR / total) as usize;
     let bar = format!("{}{}", "█".repeat(done), "░".repeat(BAR as usize - done));
     let percent = read.min(total) * 100 / total;

@@ -42,6 +42,7 @@ impl LogArgs {
         let Some(levels) = levels(environment::log_level().as_deref(), is_json)? else {
             return Ok(());
         };
+        // Relaxed: no other thread runs yet.
         IS_JSON.store(is_json, Ordering::Relaxed);
         // A span's end says how long a batch took.
         let lines = tracing_subscriber::fmt::layer()

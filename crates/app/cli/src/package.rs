@@ -76,6 +76,7 @@ fn names_in(folder: &Path) -> impl Iterator<Item = String> + use<> {
 fn version_of(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.');
     let (major, minor) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    // `libnccl.so.2` is a link, and says no more than the major version.
     numbers.next().map(|_| (major, minor))
 }
 
@@ -91,6 +92,7 @@ pub(crate) fn python_beside_us() -> Option<PathBuf> {
 pub(crate) fn site_packages_of(python: &Path) -> Option<PathBuf> {
     let find = "import importlib.util as u; print(u.find_spec('laggard').origin)";
     let output = Command::new(python).args(["-c", find]).output().ok()?;
+    // Without the package Python fails and prints nothing; an empty path has no parent.
     let origin = String::from_utf8(output.stdout).ok()?;
     Some(Path::new(origin.trim()).parent()?.parent()?.to_owned()).filter(|site| site.is_dir())
 }
@@ -150,6 +152,7 @@ pub(crate) fn lend(directory: &Path) -> io::Result<OsString> {
     // Python reads `.pth` files in `site-packages` only, not on `PYTHONPATH`.
     let hook = site.join("laggard/_site/sitecustomize.py");
     or_there(symlink(hook, lent.join("sitecustomize.py")))?;
+    // An empty entry would put the current folder on the path of Python.
     let old = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
     let entries = [lent]
         .into_iter()

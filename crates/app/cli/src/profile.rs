@@ -67,6 +67,7 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
             .map(|abnormal| abnormal.beta)
             .fold(function.beta, f64::max);
         let (share, unlike) = match function.problem.as_deref() {
+            // `beta` is the median. What most ranks lose is not shown by one rank far above them.
             Some("common") => (function.beta, "expected, on most ranks".to_owned()),
             Some(_) => {
                 let usual = function.beta * 100.0;

@@ -64,6 +64,7 @@ pub(crate) fn for_each_job(
     settings: &Settings,
     mut each: impl FnMut(Job, JobSource<'_>) -> Result<()>,
 ) -> Result<()> {
+    // By folder, over all paths: files of one job may be named one by one.
     let mut snapshots = BTreeMap::new();
     let mut traces = BTreeMap::new();
     let mut found = 0;
@@ -104,6 +105,7 @@ pub(crate) fn for_each_job(
                 Err(error) => failed = failed.take().or(Some(error)),
             }
         });
+        // After the bar, which the lines would tear apart.
         for error in skipped {
             say(&format!("laggard: skipped: {error}"));
         }
@@ -115,6 +117,7 @@ pub(crate) fn for_each_job(
     if found == 0 && snapshots.is_empty() && traces.is_empty() {
         match damaged.values().flatten().next() {
             Some(error) => return Err(refused(error)),
+            // clap demands at least one path.
             None => bail!("no recording found in {}", paths[0].display()),
         }
     }
@@ -180,6 +183,7 @@ fn files_at(path: &Path) -> Result<(Vec<PathBuf>, bool)> {
         {
             files.extend(files_at(&entry)?.0);
         } else if entry.is_file() {
+            // Neither a pipe nor a socket: reading from one may wait for ever.
             files.push(entry);
         }
     }

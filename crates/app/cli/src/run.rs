@@ -161,6 +161,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             if environment::value(environment::KINETO_LOG).is_none() {
                 command.env(environment::KINETO_LOG, environment::KINETO_SILENT);
             }
+            // There is a first word: clap demands a command, and the demo gives one.
             if args.preload || has_old_nccl(&args.command[0]) {
                 match package::preload() {
                     Some(library) => {
@@ -321,6 +322,7 @@ impl JobWatch {
         let mut agent = Some(agent);
         let mut ended: Option<(ExitStatus, Instant)> = None;
         let status = loop {
+            // Not after the end: a signal would go to whatever process has the pid by then.
             if ended.is_none() {
                 ended = wrapped.poll()?.map(|status| (status, Instant::now()));
             }
@@ -331,10 +333,12 @@ impl JobWatch {
                     && at.elapsed() < OTHERS_END_WITHIN
                     && directory.has_writer();
                 if !waits {
+                    // What the ranks have recorded since the last look is read by `finish`.
                     break status;
                 }
             }
             agent = agent.and_then(|mut agent| {
+                // Ranks that die after such a signal are no incident.
                 if wrapped.asked_to_end {
                     agent.expect_the_end();
                 }
@@ -363,6 +367,7 @@ impl JobWatch {
 
 /// Runs a part of the analysis; if it panics, watching ends and the command goes on.
 fn guarded<T>(body: impl FnOnce() -> T) -> Option<T> {
+    // What a panic leaves half changed is not used again: the agent is dropped with it.
     let result = catch_unwind(AssertUnwindSafe(body));
     if result.is_err() {
         say("laggard: stopped watching after a fault of its own; the command goes on");
@@ -413,6 +418,7 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
     // Pipes and devices are written to, never replaced.
     if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
         let (target, page) = (path.to_owned(), page.to_owned());
+        // With room for one, the thread ends by itself where nobody waits any more.
         let (done, written) = sync_channel(1);
         thread::spawn(move || done.send(fs::write(target, page)));
         // A pipe may have no reader, and then opens for nobody.
@@ -428,6 +434,7 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
     // A name of our own: two runs may write the same report at once.
     name.push(format!(".{}.tmp", std::process::id()));
     let partial = target.with_file_name(name);
+    // It follows no link that somebody else has put under this name in a shared folder.
     let written = fs::File::create_new(&partial)
         .and_then(|mut file| file.write_all(page.as_bytes()))
         .and_then(|()| fs::rename(&partial, &target));

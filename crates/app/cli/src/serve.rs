@@ -134,6 +134,7 @@ fn place(typed: &str, trust: &TrustArgs) -> Result<HistoryPlace> {
             tls,
         });
     }
+    // As a folder, a mistyped `gs://bucket` would be written to without a word.
     if typed.contains("://") {
         bail!("{typed} is not known: write --history DIR, or s3://BUCKET/PREFIX");
     }
@@ -181,6 +182,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         .context("failed to ask for the address")?;
     // 0.0.0.0 leads nobody to this host.
     let url = match (&args.url, address.ip().is_unspecified()) {
+        // Paths begin with a slash of their own.
         (Some(url), _) => url.trim_end_matches('/').to_owned(),
         (None, true) => format!("{scheme}://{}:{}", environment::host(), address.port()),
         (None, false) => format!("{scheme}://{address}"),
@@ -196,6 +198,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         jobs: args.max_jobs,
         job_bytes: args.max_job_bytes,
         keep: Keep {
+            // Such a cast saturates: `inf` days keep everything.
             age_s: args.keep_days.map(|days| (days * 86_400.0) as u64),
             bytes: args.keep_gb.map(|gigabytes| (gigabytes * 1e9) as u64),
         },
@@ -204,6 +207,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         history,
         bus,
     };
+    // The collector does not depend on the crate that draws pages.
     let pages = Pages {
         report: |job| report::html(&job.verdict(), job.series(), job.names()),
         live: |job| report::live_html(&job.verdict(), job.series(), job.names()),
@@ -211,6 +215,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         overview: report::overview,
     };
     let collector = Collector::open(options, pages, |line| say(&format!("laggard: {line}")))?;
+    // Before it answers anyone: without tokens, every host that reaches it could delete jobs.
     collector.check(address)?;
     say(&format!(
         "laggard: serving {scheme}://{address}, jobs are kept in {}",

@@ -111,6 +111,7 @@ impl CollectorClient {
                 .and_then(|to| to.to_str().ok())
             && may_follow(&self.url, to)
         {
+            // Once: the keeper of a job leads nowhere else.
             answer = self.send(method, to, body.as_deref())?;
         }
         let (status, text) = answer

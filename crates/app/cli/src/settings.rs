@@ -66,6 +66,7 @@ impl SettingsArgs {
             Some(path) => read(&path)
                 .with_context(|| format!("failed to read settings {}", path.display()))?,
         };
+        // The flag has no counterpart: it cannot switch off what the file switches on.
         settings.window.published_cut |= self.published_cut;
         Ok(settings)
     }

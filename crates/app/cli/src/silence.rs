@@ -65,11 +65,13 @@ pub(crate) fn silence(args: &SilenceArgs) -> Result<ExitCode> {
     if let Some(number) = args.end {
         server.ask("DELETE", &format!("silences/{number}"), None)?;
     } else if let Some(span) = args.span {
+        // clap checks that a job has a time, but not that a time has a job.
         anyhow::ensure!(args.all || args.job.is_some(), "name a job, or say --all");
         let until_s = now_s.saturating_add(span.as_secs());
         let silence = json!({ "job": args.job, "until_s": until_s, "reason": args.reason });
         server.ask("POST", "silences", Some(silence))?;
     }
+    // After a change too: the list shows what it has led to, and the number that ends it.
     let text = server.get("silences")?;
     let SilenceList { silences } = serde_json::from_str(&text)
         .context("the collector answers with something else than silences")?;
@@ -83,8 +85,10 @@ pub(crate) fn silence(args: &SilenceArgs) -> Result<ExitCode> {
     } in silences
     {
         let job = job.unwrap_or_else(|| "all jobs".to_owned());
+        // One that is yet to begin has all its time left.
         let left_s = until_s.saturating_sub(now_s.max(from_s));
         let begins = if from_s > now_s { "yet to begin, " } else { "" };
+        // Rounded up: one with seconds left is not over.
         let minutes = left_s.div_ceil(60);
         lines += &format!("{id:>4}  {job}  {begins}{minutes} min left  {reason}\n");
     }

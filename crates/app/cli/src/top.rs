@@ -135,12 +135,14 @@ fn follow(
     let mut known = None;
     loop {
         match wishes.recv_timeout(ASK_EVERY) {
+            // The screen has dropped the verdict, so even one of a known version is asked for.
             Ok(wish) => (job, known) = (wish, None),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let seen =
             ask(server, job.as_deref(), known).unwrap_or_else(|error| TopUpdate::failed(&error));
+        // A list without the job, or no answer, says nothing of its version.
         known = seen
             .jobs
             .iter()
@@ -160,6 +162,8 @@ struct JobList {
 
 /// How all jobs are, and the verdict of `job` unless it is still the `known` version.
 fn ask(server: &CollectorClient, job: Option<&str>, known: Option<u64>) -> Result<TopUpdate> {
+    // The list comes before the verdict. If the job changes between the two, the version of the
+    // list is older, and the next look asks again.
     let text = server.get("jobs")?;
     let JobList { jobs } = serde_json::from_str(&text)
         .context("the collector answers with something else than a list of jobs")?;

@@ -94,6 +94,8 @@ impl TrustArgs {
             }
             // The system's take a while to read.
             None if url.starts_with("https://") => {
+                // Authorities that cannot be read are left out: one odd file must not cost the
+                // others.
                 let found = rustls_native_certs::load_native_certs().certs;
                 if found.is_empty() {
                     bail!("this system has no authorities: name a file with --tls-ca");
@@ -124,6 +126,7 @@ fn certificates_in(path: &Path) -> Result<Vec<Certificate<'static>>> {
 
 /// What to do if `error` says that somebody could not prove who it is.
 pub(crate) fn hint(error: &ureq::Error) -> &'static str {
+    // These are the words of rustls for an `InvalidCertificate`.
     let of_certificate = error.to_string().contains("invalid peer certificate");
     if of_certificate {
         "; --tls-ca names whom to trust"

@@ -100,6 +100,7 @@ fn heat_map(ranks: &[RankSlowdown]) -> String {
             .iter()
             .map(|rank| shade(rank.slowdown.unwrap_or(1.0)).to_string())
             .collect();
+        // `chunks` gives no empty row.
         text += &format!("{:>4}  {}\n", row[0].dp_rank, cells.join(" "));
     }
     if left_out > 0 {

@@ -69,6 +69,7 @@ pub(crate) fn json(value: &impl Serialize) -> Markup {
             '<' => safe += "\\u003c",
             '>' => safe += "\\u003e",
             '&' => safe += "\\u0026",
+            // In JavaScript before ES2019 these two end a line, even inside a string.
             '\u{2028}' => safe += "\\u2028",
             '\u{2029}' => safe += "\\u2029",
             letter => safe.push(letter),

@@ -169,6 +169,7 @@ fn cost(incident: &Incident) -> Markup {
 fn victims(incident: &Incident) -> Markup {
     let victims = &incident.victims;
     let noun = if victims.len() == 1 { "rank" } else { "ranks" };
+    // Without a culprit nobody is known to be waited for.
     let why = if incident.subject.ranks.is_empty() {
         "all are slower"
     } else {
@@ -198,6 +199,7 @@ fn place(incident: &Incident, names: &StageNames) -> Markup {
             @if let Some(plain) = plain { (small(&plain)) }
         }
     });
+    // A finding of fused methods may have several places: all of them are shown.
     let others = parts.into_iter().filter_map(|(noun, name)| {
         let name = name.as_ref()?;
         Some(html! { (noun) " " code { (Text(name)) } })
@@ -216,6 +218,7 @@ fn place(incident: &Incident, names: &StageNames) -> Markup {
 pub(crate) fn plain_name(stage: &str, names: &StageNames) -> Option<String> {
     let built_in = (0..).map(StageId).take_while(|id| !id.is_named());
     let id = built_in.into_iter().find(|id| names.name(*id) == stage)?;
+    // Times of the device's forward pass are evidence beside the stages, and no stage.
     (id != StageId::FORWARD_EVENT).then(|| narrate::plain_name(id, names))
 }
 
@@ -268,6 +271,7 @@ fn evidence(incident: &Incident) -> Markup {
     }
     let mut methods: Vec<Method> = Vec::new();
     for method in incident.evidence.iter().map(|evidence| evidence.method) {
+        // Not sorted: methods stand in the order of the evidence.
         if !methods.contains(&method) {
             methods.push(method);
         }

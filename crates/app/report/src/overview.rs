@@ -14,8 +14,10 @@ const SCRIPT: &str = include_str!("overview.js");
 /// # Properties
 /// Names of jobs become text, never markup; the page asks nobody but its own server.
 pub fn overview() -> String {
+    // One element and one hash: two style elements would need two.
     let style = STYLE.to_owned() + OWN_STYLE;
     let policy = format!(
+        // `default-src` does not stand in for the last two, so each is named.
         "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; \
          base-uri 'none'; form-action 'none'",
         csp_source(&style),

@@ -92,6 +92,7 @@ pub fn incident_html(verdict: &Verdict, id: &str) -> Option<String> {
         pictures: Markup::default(),
         tables: Markup::default(),
         document: &alone,
+        // Without steps the script has nothing to draw and returns at once.
         picture: Picture::new(&alone, &[], &Series::default(), &names),
     };
     Some(page.render(verdict))
@@ -124,6 +125,7 @@ fn part_of_windows(verdict: &Verdict, incident: &Incident) -> Option<(f64, f64)>
         .iter()
         .map(|window| window.first_step + window.steps)
         .max()?;
+    // An incident may have begun before the windows that are still listed.
     let [begin, end] = [incident.first_step, incident.last_step.saturating_add(1)]
         .map(|step| (step.clamp(first, end) - first) as f64 / (end - first).max(1) as f64);
     Some((begin, end))
@@ -176,6 +178,7 @@ impl Page<'_> {
     fn render(&self, verdict: &Verdict) -> String {
         let follows = self.following == Following::Server;
         let policy = if follows {
+            // A file has no server to ask: its page may connect to nothing.
             policy(&[SCRIPT, FOLLOW]) + "; connect-src 'self'"
         } else {
             policy(&[SCRIPT])
@@ -213,6 +216,7 @@ impl Page<'_> {
                         }
                     }
                     div.tip #tip role="status" hidden {}
+                    // Data blocks are not run, so the policy needs no hash of them.
                     script type="application/json" id="verdict" { (json(self.document)) }
                     script type="application/json" id="series" { (json(&self.picture)) }
                     script #draw { (PreEscaped(SCRIPT)) }
@@ -245,6 +249,8 @@ fn policy(scripts: &[&str]) -> String {
     // By digest: of markup that came in with a name, a browser would run nothing.
     let scripts: Vec<String> = scripts.iter().map(|script| csp_source(script)).collect();
     format!(
+        // `default-src` does not stand in for the last two. A `base` that came in with a name would
+        // turn every link of the page.
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         csp_source(STYLE),
         scripts.join(" ")
@@ -316,6 +322,7 @@ fn incidents(
     });
     let further = verdict.incidents.len().saturating_sub(MAX_CARDS);
     html! {
+        // `by_ref` leaves the further cards to the loop below.
         @for card in cards.by_ref().take(MAX_CARDS) { (card) }
         @if further > 0 {
             details.further {
@@ -400,6 +407,7 @@ fn lag_picture(ranks: usize, shown: usize) -> Markup {
 }
 
 fn evidence_tables(verdict: &Verdict, paints: &[Paint], names: &StageNames) -> Markup {
+    // Call logs have incidents and no stages.
     if verdict.stages.is_empty() {
         return Markup::default();
     }

@@ -40,6 +40,7 @@ pub(crate) fn paints(stages: &[StageSummary], names: &StageNames) -> Vec<Paint> 
     let mut paints: Vec<Option<Paint>> = stages
         .iter()
         .map(|stage| {
+            // A verdict has stages by name only; their ids may differ from job to job.
             if stage.name == names.name(StageId::OTHER) {
                 return Some(Paint::Residual);
             }
@@ -56,6 +57,7 @@ pub(crate) fn paints(stages: &[StageSummary], names: &StageNames) -> Vec<Paint> 
     let mut bare: Vec<usize> = (0..stages.len())
         .filter(|at| paints[*at].is_none())
         .collect();
+    // Ties keep the order of the stages, so the same verdict is painted the same.
     bare.sort_by(|a, b| stages[*b].advance_s.total_cmp(&stages[*a].advance_s));
     for at in bare {
         paints[at] = Some(free.next().unwrap_or(Paint::Shared));

@@ -118,9 +118,11 @@ impl Picture {
         let ids: Vec<Option<StageId>> = verdict
             .stages
             .iter()
+            // The series has stages by id, the verdict by name.
             .map(|s| stage_id(series, names, &s.name))
             .collect();
         let cells = series.columns().len() * series.ranks().len();
+        // Noise is what fills a large picture: each lag above the floor ends a run of zeros.
         let floor_s = if cells > FEW_CELLS {
             let steps = steps_of(series.columns());
             LAG_FLOOR_S.max(LAG_FLOOR_SHARE * verdict.job.exposed_s / steps.max(1) as f64)
@@ -135,6 +137,7 @@ impl Picture {
                 .map(|id| lag(&columns, series.ranks().len(), (*id)?, floor_s))
                 .collect();
             let bytes = lags.iter().flatten().map(String::len).sum::<usize>();
+            // One column cannot be joined any further.
             if columns.len() <= 1 || bytes <= MAX_LAG_BYTES {
                 break (columns, lags);
             }
@@ -186,6 +189,8 @@ impl Picture {
     /// When an incident strikes, as parts of the analysed steps: (begin, end).
     pub(crate) fn part_of_run(&self, incident: usize) -> Option<(f64, f64)> {
         let span = self.incidents.get(incident).copied().flatten()?;
+        // Both are places in the columns, so the slices below are in bounds. Columns may hold
+        // different numbers of steps: the part is one of steps.
         let [begin, end, all] = [span.first_column, span.last_column + 1, self.steps.len()]
             .map(|column| self.steps[..column].iter().sum::<u64>() as f64);
         Some((begin / all.max(1.0), end / all.max(1.0)))
@@ -273,6 +278,7 @@ impl LagDigits {
 }
 
 fn two_digits(code: usize) -> [u8; 2] {
+    // A code is at most 4095, 64 times 64 less one; no digit of it is lost.
     [DIGITS[code % 64], DIGITS[code / 64 % 64]]
 }
 
@@ -301,6 +307,8 @@ fn absences(windows: &[WindowSummary], first_step: &[u64], ranks: &[u32]) -> Vec
     let mut absences: Vec<Absence> = Vec::new();
     let mut at = 0;
     for (column, step) in first_step.iter().enumerate() {
+        // Of a column whose window is no longer listed nothing is known. A joined column counts by
+        // its first step.
         let Some(ahead) = windows[at..].iter().position(|window| {
             window.first_step <= *step && *step < window.first_step + window.steps
         }) else {
@@ -308,12 +316,15 @@ fn absences(windows: &[WindowSummary], first_step: &[u64], ranks: &[u32]) -> Vec
         };
         at += ahead;
         for rank in &windows[at].missing_ranks {
+            // Ranks of a series ascend. One beyond those that it keeps has no row.
             let Ok(row) = ranks.binary_search(rank) else {
                 continue;
             };
             match absences
                 .iter_mut()
                 .rev()
+                // The latest absences stand last; one that did not end in the column before is
+                // another.
                 .find(|it| it.row == row && it.last_column + 1 == column)
             {
                 Some(absence) => absence.last_column = column,
@@ -335,6 +346,7 @@ fn absences(windows: &[WindowSummary], first_step: &[u64], ranks: &[u32]) -> Vec
 fn span(first_step: &[u64], last_step: &[u64], from: u64, to: u64) -> Option<IncidentSpan> {
     let mut end = first_step.len();
     while end > 0 {
+        // Attempts are looked at from the last one back.
         let restart = (1..end)
             .rev()
             .find(|at| first_step[*at] < first_step[at - 1]);

@@ -61,6 +61,7 @@ fn stacks(incident: &Incident) -> Markup {
                 .map(move |rank| (rank, at))
         })
         .collect();
+    // Folds come by what they have in common; a reader looks for a rank where its number is.
     ranks.sort_unstable();
     let left_out = ranks.len().saturating_sub(MAX_CELLS);
     ranks.truncate(MAX_CELLS);
@@ -175,6 +176,7 @@ fn entered(row: &LastEntered, furthest: u64) -> Markup {
         (_, true) => (format!("{op} #{number}"), "left it"),
         (_, false) => (format!("{op} #{number}"), "in it"),
     };
+    // `furthest` is the largest of these numbers.
     let behind = furthest - number;
     html! {
         tr class=[(behind > 0).then_some("behind")] {
@@ -219,6 +221,7 @@ fn flow_row(flow: &FlowProgress) -> Markup {
         Direction::Receive => (flow.peer, flow.rank, "receiver"),
     };
     let counts = [flow.ready, flow.transmitted, flow.done];
+    // A flow without transfers has a total of 0.
     let total = f64::from(flow.total.max(1));
     // One bar over the other: what is done was transmitted, and what was transmitted was ready.
     let parts = html! {

@@ -111,6 +111,7 @@ fn list(title: &str, parts: &[PartSlowdown], noun: &str) -> Markup {
                 thead { tr { th { (title) } th.n { "slowdown" } th {} } }
                 tbody {
                     @for PartSlowdown { name, slowdown, .. } in order.into_iter().take(MAX_ROWS) {
+                        // Where nothing is slower than usual, the divisor would be 0 or less.
                         @let length = (slowdown - 1.0) / (slowest - 1.0).max(f64::EPSILON) * 100.0;
                         tr {
                             th scope="row" { (noun) (Text(name)) }
@@ -133,6 +134,7 @@ fn columns(ranks: &[RankSlowdown]) -> usize {
 }
 
 fn shown(ranks: &[RankSlowdown]) -> &[RankSlowdown] {
+    // Whole rows only: the heat map takes its columns from them.
     &ranks[..ranks.len().min(columns(ranks) * MAX_ROWS)]
 }
 

@@ -10,6 +10,7 @@ pub(crate) fn duration(seconds: f64) -> String {
         format!("{seconds:.2} s")
     } else if seconds >= 1e-3 {
         format!("{:.1} ms", seconds * 1e3)
+    // Less is below what a clock is good for, and is shown as nothing.
     } else if seconds >= 1e-6 {
         format!("{:.0} µs", seconds * 1e6)
     } else {
@@ -76,6 +77,7 @@ pub(crate) fn value(name: &str, value: f64) -> (String, String) {
         (name, percent(value))
     } else if name.ends_with("_ratio") || name == "correlation" {
         (name, format!("{value:.2}"))
+    // Counts come as floats, too: a whole value is shown as one.
     } else if value.fract() == 0.0 {
         (name, format!("{value}"))
     } else {

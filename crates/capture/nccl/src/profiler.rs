@@ -45,6 +45,7 @@ unsafe fn init(
     introduced: Option<&Introduced>,
 ) -> c_int {
     RECORDER.start(Recorder::start, forget_after_fork);
+    // Not null, and no token of ours: those say a kind.
     let mut token = ptr::without_provenance_mut(1);
     let mut wanted = 0;
     guarded(|recorder| {

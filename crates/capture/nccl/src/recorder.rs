@@ -266,6 +266,8 @@ impl Recorder {
         let Token::Flow(flow) = self.salt.unpack(parent)? else {
             return None;
         };
+        // A token keeps the last bits of the number; the table takes the nearest transfer that has
+        // them.
         Some(Token::Step(flow, step as u16))
     }
 }

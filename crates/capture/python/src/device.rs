@@ -260,6 +260,7 @@ impl DeviceState {
                 Some(source) => Use::Cuda(EventRecorder::new(source)),
                 None => Use::Torch(EventRecorder::new(TorchEvents(accelerator.clone_ref(py)))),
             },
+            // Asked once in each run of steps only: the question is a call into Python.
             Some(false) if runs < MAX_UNSTARTED => Use::Unstarted(runs + 1),
             _ => Use::Without,
         };
@@ -384,6 +385,7 @@ impl<S: EventSource> EventRecorder<S> {
                 if !self.source.is_reached(py, event)? {
                     return Ok(());
                 }
+                // Times count from the first mark of the run, which is at 0 by itself.
                 if next.place > 0 {
                     let ms = self.source.ms_between(py, &next.first, event)?;
                     device_ns = (ms * 1e6).max(0.0) as u64;

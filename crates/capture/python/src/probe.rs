@@ -267,6 +267,7 @@ impl Probe {
         if proves || (step != before && of_loop.proved.get()) {
             // An optimizer has run: this process trains.
             of_loop.proved.set(true);
+            // From here on the agent takes the process for a rank and reads its marks.
             self.ring.set_stepped(step);
         }
         step
@@ -357,6 +358,7 @@ pub(crate) fn activate(
     }
     let pid = std::process::id();
     let launched = Launched::here();
+    // A script that no launcher started is a job of one rank.
     let rank = rank.or(launched.rank).unwrap_or(0);
     let identity = Identity {
         host,

@@ -271,6 +271,7 @@ pub fn process_started(pid: u32) -> Option<u64> {
     // The command name may hold spaces and parentheses; the last ")" ends it.
     let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
     let state = fields.next()?;
+    // Field 22 of proc(5); the state is field 3.
     let started = fields.nth(18)?.parse().ok()?;
     // A zombie will write no more.
     (state != "Z" && state != "X").then_some(started)
@@ -332,6 +333,7 @@ fn is_left(path: &Path, writer: &Result<Identity, RingError>) -> bool {
 /// The process that writes a file, by the file's name.
 fn named_pid(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
+    // `rankR.PID.ring`, and tables alike.
     name.split('.').nth(1)?.parse().ok()
 }
 
@@ -369,6 +371,7 @@ fn check_private(path: &Path) -> Result<(), RingError> {
     // SAFETY: the call cannot fail and touches nothing.
     let user = unsafe { libc::geteuid() };
     let private =
+        // Others may look. Who could write might put a file of another kind in the place of a ring.
         metadata.is_dir() && metadata.uid() == user && metadata.permissions().mode() & 0o022 == 0;
     if private {
         Ok(())

@@ -129,6 +129,7 @@ impl JobReader {
             *claims.entry(ring.reader.identity().rank).or_default() += 1;
         }
         for ring in self.rings.values_mut() {
+            // Programs that a rank starts inherit its environment, and with it the rank.
             let alone = claims.get(&ring.reader.identity().rank) == Some(&1);
             ring.proven = ring.reader.step().is_some() || alone && ring.is_in_group();
         }

@@ -249,12 +249,15 @@ impl RingReader {
     /// know are left out.
     pub fn drain(&mut self, most: usize, mut take: impl FnMut(Drained)) -> usize {
         let written = self.header().counters.next.load(Acquire);
+        // What was lapped is skipped at once, not record by record.
         let oldest = written.saturating_sub(self.slots as u64);
         if self.next < oldest {
             self.lose(oldest - self.next, &mut take);
             self.next = oldest;
         }
         let mut taken = 0;
+        // Records that come meanwhile are left for the next call: a busy writer must not hold the
+        // reader.
         while self.next < written && taken < most {
             // SAFETY: `open` checked that the slots lie inside the map.
             let slots = unsafe { slots_of(self.map.as_ptr(), self.slots) };

@@ -172,6 +172,7 @@ impl ProfileMailbox {
     #[inline]
     pub fn wants_device(&self, step: u32) -> bool {
         let steps = mailbox(&self.map).device_steps.load(Relaxed);
+        // Zeros, as in a new mailbox, are an empty range.
         (steps as u32..(steps >> 32) as u32).contains(&step)
     }
 
@@ -183,6 +184,7 @@ impl ProfileMailbox {
         mailbox.stop_ns.store(answer.stop_ns, Relaxed);
         mailbox.write_ns.store(answer.write_ns, Relaxed);
         mailbox.state.store(answer.state as u32, Relaxed);
+        // Last: an agent that finds the number finds the rest of the answer.
         mailbox.answered.store(number, Release);
     }
 
@@ -228,6 +230,7 @@ impl ProfileController {
         mailbox.first_step.store(order.first_step, Relaxed);
         mailbox.steps.store(order.steps, Relaxed);
         mailbox.limit_ms.store(order.limit_ms, Relaxed);
+        // Last: a rank that finds the number finds the rest of the order.
         mailbox.order.store(self.in_mailbox(order.number), Release);
     }
 

@@ -209,6 +209,7 @@ impl RequestWriter {
             .fetch_add(bytes, Relaxed)
             .wrapping_add(bytes);
         let before = slot.posted.fetch_add(requests, Relaxed);
+        // Nothing was in flight: busy time begins here. The clock is read only then.
         if before == slot.completed.load(Relaxed) {
             slot.busy_since.store(now().0, Relaxed);
         }

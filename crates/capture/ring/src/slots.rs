@@ -34,6 +34,7 @@ pub(crate) fn write<const WORDS: usize>(
     slots: &[Slot<WORDS>],
     words: [u64; WORDS],
 ) {
+    // Nobody else writes it, as calls do not overlap.
     let number = counters.next.load(Relaxed);
     let Some(slot) = slots.get((number as usize) & (slots.len().wrapping_sub(1))) else {
         return;
@@ -63,5 +64,6 @@ pub(crate) fn read<const WORDS: usize>(slots: &[Slot<WORDS>], number: u64) -> Op
         *value = word.load(Relaxed);
     }
     fence(Acquire);
+    // Behind the fence: had a word been of a later record, the stamp would show it.
     (slot.stamp.load(Relaxed) == whole).then_some(words)
 }

@@ -254,6 +254,8 @@ impl Arrivals {
             let others_s = if busy.len().is_multiple_of(2) {
                 seconds(busy[middle].0)
             } else {
+                // Operations that are compared have two ranks at least, so an odd number is three
+                // or more.
                 f64::midpoint(seconds(busy[middle].0), seconds(busy[middle + 1].0))
             };
             seen.busy_s.push(seconds(busy[middle].0));
@@ -362,6 +364,7 @@ impl Strikes {
             return self.struck.len() == length;
         }
         let mut constant = vec![false; self.struck.len()];
+        // Strikes stand in the order of operations: the first and the last of three bound them.
         for (from, few) in self.struck.windows(STRUCK_OF_LAST).enumerate() {
             if few[STRUCK_OF_LAST - 1].0 - few[0].0 < LAST_OPS {
                 constant[from..from + STRUCK_OF_LAST].fill(true);

@@ -223,6 +223,7 @@ impl Communication {
             .waits
             .iter()
             .find(|(ranks, _)| ranks.iter().any(|rank| culprits.contains(rank)))?;
+        // If nothing was waited for, this is not a number and reaches no share.
         let blamed_share = blamed_s / all_s;
         // Some ranks always enter a little later than others.
         let lasting = blamed_s >= LATE_START_S && culprits.len() * 2 <= self.ranks.len();
@@ -328,6 +329,7 @@ impl Cover {
                 return cover;
             }
             cover.worst_s = most_s.max(cover.worst_s);
+            // Each round takes one entry at least, so the loop ends.
             let taken: Vec<_> = left
                 .extract_if(.., |(_, ranks, _), _| ranks.contains(rank))
                 .collect();

@@ -170,6 +170,7 @@ impl Communication {
             .values()
             .map(|look| look.longest_still_s)
             .fold(0.0, f64::max);
+        // The longest of all ranks: what holds up one of them holds up those that wait for it.
         let usual_s = self.settings.quiet_ratio * longest_s;
         self.settings.quiet_min_s.max(usual_s)
     }

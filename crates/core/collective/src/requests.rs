@@ -172,6 +172,7 @@ impl Connection {
     pub fn bandwidth(&self) -> Option<f64> {
         let (first, last) = (self.window.front()?, self.window.back()?);
         let busy_s = last.busy_ns.saturating_sub(first.busy_ns) as f64 * 1e-9;
+        // Completions only grow within a window: `read` starts over where they have shrunk.
         let full = last.completed - first.completed >= WINDOW && busy_s > 0.0;
         full.then(|| last.bytes.saturating_sub(first.bytes) as f64 / busy_s)
     }

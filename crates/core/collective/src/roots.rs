@@ -140,6 +140,7 @@ impl Communication {
         for (lane, heads) in heads {
             let members = self.members(lane);
             let mut heads = heads.into_iter().collect::<Vec<_>>();
+            // The list is cut below: operations that most ranks are in explain most of the waiting.
             heads.sort_by_key(|(_, in_it)| std::cmp::Reverse(in_it.len()));
             for ((meeting, sequence), in_it) in heads.into_iter().take(MAX_FRONTS) {
                 let wait = Wait {

@@ -27,6 +27,7 @@ pub(crate) fn chance_above(a: &[f64], b: &[f64]) -> f64 {
         below += equal.len();
     }
     let count = ranks.len() as f64;
+    // The rank to expect if it is arbitrary which value is in which sample.
     let middle = f64::midpoint(count, 1.0);
     let (of_a, of_b) = ranks.split_at(a.len());
     let above: f64 = of_b.iter().map(|rank| rank - middle).sum();

@@ -321,6 +321,7 @@ fn stages(a: &Verdict, b: &Verdict) -> Vec<String> {
 /// What makes an incident the same in another run. Numbers of collectives and steps differ.
 fn cause(incident: &Incident) -> impl PartialEq {
     let subject = &incident.subject;
+    // Not the hosts: another run may get other machines.
     let names = [
         &subject.stage,
         &subject.flow,

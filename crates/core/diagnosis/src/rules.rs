@@ -512,6 +512,7 @@ fn judged(finding: &Finding, witnesses: &dyn Witnesses) -> Option<(f64, OwnBlock
     let account = finding.facts.first()?.what.account()?;
     let late_s = account.lateness_s * account.struck_steps as f64;
     let is_asked = finding.kind == IncidentKind::Slow
+        // Behind the optimizer no block is waited for any more.
         && finding.claim.place() != Some(&StepPlace::AfterOptimizer)
         && MAY_WAIT_IN.iter().any(|stage| is_in_stage(finding, *stage));
     if !is_asked || late_s <= 0.0 {
@@ -543,6 +544,7 @@ fn is_waited_for(cause: &Finding, wait: &Finding, witnesses: &dyn Witnesses) -> 
     let Some((_, blocks)) = judged(wait, witnesses) else {
         return false;
     };
+    // Ranks that wait themselves would be blamed for a wait that they pass on.
     let is_own = match judged(cause, witnesses) {
         Some((own, _)) => own >= OWN_SHARE,
         // Where its own blocks were not measured, blocks that held steps up speak for it.
@@ -581,6 +583,7 @@ fn take_wait(cause: &mut Finding, wait: Finding, witnesses: &dyn Witnesses) {
 
 fn take_slower(flows: &mut Finding, slower: Finding, _: &dyn Witnesses) {
     flows.open |= slower.open;
+    // Flows have one severity, whatever they cost: a critical slowdown stays one.
     flows.severity = flows.severity.max(slower.severity);
     flows.last_step = flows.last_step.max(slower.last_step);
     let cost_s = slower.cost.exposed_s;
@@ -611,7 +614,9 @@ fn ask_links(finding: &mut Finding, witnesses: &dyn Witnesses) {
     let in_network = finding.blames(Cause::Network);
     let is_asked = match finding.kind {
         IncidentKind::Degraded => of_all,
+        // Lateness of one rank in its own work is not made by a link, unless a method says so.
         IncidentKind::Slow => finding.subject.block.is_some() || in_network,
+        // Hosts were asked for their network as it began (docs/incidents/escalation.md).
         IncidentKind::Hang => false,
     };
     if !is_asked {

@@ -197,6 +197,7 @@ fn add_and_find_top2(prefixes: &mut [f64], durations: &[f64]) -> (f64, f64) {
     for (a, b) in largest.into_iter().zip(second) {
         top = merge_top2(top, (a, b));
     }
+    // What the lanes leave over, up to seven ranks.
     let rest = prefixes.len() - prefixes.len() % LANES;
     for (prefix, duration) in prefixes[rest..].iter_mut().zip(&durations[rest..]) {
         *prefix += duration;

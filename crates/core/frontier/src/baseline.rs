@@ -97,12 +97,14 @@ impl StageBaseline {
         match self.per_rank {
             None => {
                 let base = self.seconds[stage];
+                // Not `f64::max`, as in the accounting: each row passes here by default.
                 for (prefix, total) in pairs {
                     let value = relieved(*prefix, *total, base);
                     largest = if value > largest { value } else { largest };
                 }
             }
             Some(ranks) => {
+                // It goes on with the next stage: the zip ends with the chunk.
                 let bases = &self.seconds[stage * ranks + first_rank..];
                 for ((prefix, total), base) in pairs.zip(bases) {
                     largest = largest.max(relieved(*prefix, *total, *base));

@@ -57,6 +57,7 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
         label_leading_stage(window, found, gates, cause_allowed, &mut axes);
         label_device(window, found, gates, &mut axes.labels);
     }
+    // The fixed order of labels is that of the enum.
     axes.labels.sort_unstable();
     axes
 }
@@ -131,6 +132,7 @@ fn label_leading_stage(
             axes.labels.push(Label::LikelySyncWait);
         }
     } else {
+        // Nothing recorded says whether the stage leads or a wait behind it.
         axes.labels.push(Label::CoCritical);
     }
     if axes.labels.contains(&Label::CoCritical) {

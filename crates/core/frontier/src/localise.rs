@@ -98,5 +98,6 @@ pub fn localise(
 
 fn lag_s(prefixes: &[f64]) -> f64 {
     let frontier = prefixes.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    // A copy: the median reorders, and the prefixes run on to the next boundary.
     frontier - median(&mut prefixes.to_vec()).unwrap_or(frontier)
 }

@@ -106,6 +106,7 @@ impl PieceCell {
     }
 
     fn without(&mut self, fixed: &Self) {
+        // Two faults may share a cell: without both, the smaller is left.
         self.host_s = self.host_s.min(fixed.host_s);
         self.device_s = self.device_s.min(fixed.device_s);
     }
@@ -199,6 +200,7 @@ impl QueueReplay {
     fn run(&self, fixed: &[usize]) -> f64 {
         let (reading, plain): (Vec<&QueueRow>, Vec<&QueueRow>) =
             self.rows.iter().partition(|row| row.reads());
+        // Apart, so that a run reads back as often as the job and not as often as samples.
         let (mut reading, mut plain) = (reading.iter().cycle(), plain.iter().cycle());
         // Queues are empty at first: rows count once they are as full as they usually are.
         let warm = self.rows.len().max(MIN_ROWS_RUN / 2);
@@ -257,6 +259,7 @@ impl Running {
                 begins,
                 ends,
             } = *piece;
+            // Once a boundary: its second piece goes on where the first has waited.
             for issued in replay.awaited[boundary].iter().filter(|_| begins) {
                 let at_s = &self.passed[first + issued];
                 let last_s = last_arrivals(replay.groups.as_deref(), *issued, at_s);
@@ -269,6 +272,7 @@ impl Running {
             // ago.
             let full = (first + boundary)
                 .checked_sub(ahead)
+                // A host that is never ahead has no queue to fill.
                 .filter(|_| ends && ahead > 0);
             for (rank, cell) in cells.iter().enumerate() {
                 let (host_s, device_s) = (&mut self.hosts[rank], &mut self.devices[rank]);

@@ -246,6 +246,7 @@ pub fn assume_synchronisation(window: &mut Window) {
         stages = synchronising_stages(window);
     }
     if stages.is_empty() {
+        // Data parallelism reduces its gradients there.
         stages.push(StageId::BACKWARD);
     }
     for block in &mut window.blocks {

@@ -151,6 +151,7 @@ impl BoundarySketch {
     }
 
     fn merge(&mut self, other: &Self) {
+        // The latest of all are among the latest of each, so truncating loses none of them.
         self.latest.extend(&other.latest);
         self.latest.sort_by(later_first);
         self.latest.truncate(TOP);
@@ -272,6 +273,7 @@ fn bucket_of(value: f64) -> u16 {
     // Bits of numbers that are not negative are ordered as the numbers are.
     let leading = value.max(0.0).to_bits() >> (52 - BUCKET_BITS);
     let lowest = LOWEST_EXPONENT << BUCKET_BITS;
+    // Below a nanosecond all are bucket 0; only numbers from 2^993 on would not fit.
     u16::try_from(leading.saturating_sub(lowest)).unwrap_or(u16::MAX)
 }
 
@@ -280,6 +282,7 @@ fn middle_of(bucket: u16) -> f64 {
         return 0.0;
     }
     let leading = u64::from(bucket) + (LOWEST_EXPONENT << BUCKET_BITS);
+    // The highest bit that the bucket leaves open is half of its width.
     f64::from_bits((leading << (52 - BUCKET_BITS)) | (1 << (51 - BUCKET_BITS)))
 }
 

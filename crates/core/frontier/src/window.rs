@@ -178,6 +178,7 @@ fn stage_steps(stages: usize, slots: &[usize], fronts: &[Front]) -> Vec<Option<S
             Some((largest, mut known)) => {
                 let total = known.advance_s + front.advance_s;
                 let largest_now = largest.max(front.advance_s);
+                // Compared with the largest single boundary: `known` already holds the sum.
                 known = if front.advance_s > largest {
                     here
                 } else {
@@ -214,6 +215,7 @@ pub fn candidates(stages: &[StageId], shares: &[f64], tau: f64) -> Vec<StageId> 
     let mut explained = 0.0;
     let mut set = Vec::new();
     for slot in ranking(shares) {
+        // A stage that costs nothing explains nothing, even if rounding keeps the sum below `tau`.
         if explained >= tau || shares[slot] <= 0.0 {
             break;
         }

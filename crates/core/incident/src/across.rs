@@ -95,6 +95,7 @@ impl AcrossRoles {
         let seen = self.alone.values().filter(|it| it.is_seen()).count();
         let alone = self.alone.iter();
         alone
+            // A rank that is the only one seen has nobody beside it.
             .filter(|(_, it)| !it.is_seen() || seen < 2)
             .map(|(rank, _)| *rank)
             .collect()
@@ -154,6 +155,8 @@ impl AcrossRoles {
         let took_s: Vec<f64> = seen.iter().map(|(_, _, [_, took_s])| *took_s).collect();
         let beside = seen.iter().zip(model::medians_of_others(&took_s));
         beside
+            // Its own part alone against all that the others took: what hosts may have held up
+            // names no device.
             .filter(|((_, alone, [own_s, _]), others_s)| {
                 let step_s = alone.median_of(|_| true, |row| row.makespan_s);
                 let least_s = step_s.map(|step_s| settings.steady_share_min * step_s);
@@ -193,6 +196,8 @@ impl AcrossRoles {
                 .filter(|(_, [usual_s, _])| *usual_s >= LEAST_S)
                 .collect();
             besides.extend(seen.iter().filter_map(|(rank, alone)| {
+                // Both of the others: by its own scatter a rank that is late now and then would
+                // excuse itself.
                 let [level_s, scatter_s] = [0, 1].map(|which| {
                     let others = usual.iter().filter(|(other, _)| other != rank);
                     median(&mut others.map(|(_, level)| level[which]).collect::<Vec<_>>())
@@ -219,6 +224,8 @@ impl AcrossRoles {
         let before_s = alone.median_of(|row| row.step < first, |row| row.makespan_s);
         let struck_s = alone.median_of(|row| beside.is_late(row), |row| row.makespan_s)?;
         let is_known = alone.rows.iter().filter(|row| row.step < first).count() >= MIN_ROWS;
+        // Steps may have grown for other reasons too: at most the lateness counts. It is positive,
+        // as late rows exceed a threshold of 0 or more, so that the clamp has a range.
         let lost_s = if let Some(before_s) = before_s.filter(|_| is_known) {
             (struck_s - before_s).clamp(0.0, lateness_s)
         } else {
@@ -294,6 +301,7 @@ impl AcrossRoles {
         } else {
             struck
         };
+        // Strikes ascend, so that the last is not before the first.
         let lost_s = late.lost_s * (last + 1 - first) as f64;
         let cost_share = lost_s / exposed_s.max(lost_s);
         let open = !context.ended && late.goes_on;

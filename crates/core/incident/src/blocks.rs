@@ -113,6 +113,7 @@ impl SlowBlocks {
     /// them says nothing of the others, unless it is a stall.
     pub fn is_notable(&self, looked: &Looked, settings: &IncidentSettings) -> bool {
         let ends = self.steps.first().copied().zip(self.steps.last().copied());
+        // If each step is looked at, the gates of the schedule have judged the cost already.
         let Some((first, last)) = ends.filter(|_| looked.sampled.is_some()) else {
             return true;
         };
@@ -169,6 +170,7 @@ impl SlowBlocks {
         let steps: Vec<u64> = self.steps.iter().copied().collect();
         let pace = pace_of(&steps, &looked.since(first), last_step);
         let open = !context.ended && self.go_on(looked);
+        // The sample stands for the steps behind its last strike only while the blocks go on.
         let until = if open { last_step } else { last };
         let lost_s = self.lost_s * looked.scale(first, until.max(last));
         // Scaled up from a sample it may exceed what the steps took.

@@ -56,6 +56,7 @@ impl Reference {
                 let before_s = self.advance_s.get(stage).copied().unwrap_or(0.0);
                 (*stage, now_s - before_s)
             })
+            // Of equals the first stage, so that a window always gives the same answer.
             .max_by(|(a, more_s), (b, other_s)| more_s.total_cmp(other_s).then(b.cmp(a)))
             .map(|(stage, _)| stage)
     }
@@ -105,6 +106,7 @@ pub(crate) fn common_causes(
     };
     let mut causes = Vec::new();
     causes.extend(input_bound(window, found, faults, account, settings));
+    // A loader that became slow makes steps longer, too: what all wait for is the nearer cause.
     if causes.is_empty() {
         let all_s: f64 = faults.iter().map(|fault| fault.cost_s).sum();
         let degraded = degraded(window, found, all_s, best.host.as_ref(), settings);
@@ -132,6 +134,7 @@ fn input_bound(
     settings: &IncidentSettings,
 ) -> Option<Fault> {
     let of_stage = faults.iter().filter(|fault| fault.stage == StageId::DATA);
+    // What late ranks cost in their loaders is an incident of theirs.
     let explained_s: f64 = of_stage.map(|fault| fault.cost_s).sum();
     let cost_s = match account {
         Some(DeviceAccount {
@@ -203,6 +206,7 @@ fn degraded(
     let reference = reference?;
     let now = Reference::of(found)?;
     let steps = found.steps.len() as f64;
+    // Late ranks that came up since make every step longer: that is their incident.
     let unexplained_s = now.step_s - explained_s / steps;
     let slower = unexplained_s >= settings.degraded_ratio * reference.step_s
         && unexplained_s - reference.step_s >= settings.degraded_min_s;
@@ -242,6 +246,8 @@ fn unknown_rank(
             .any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
     let slot = frontier::ranking(&found.share).first().copied()?;
     let dominant = found.share[slot] >= settings.unknown_share_min;
+    // Where nothing is recorded, backward is where ranks are assumed to meet
+    // (docs/math/frontier.md).
     let synchronises = found.stages[slot] == StageId::BACKWARD
         || frontier::synchronising_stages(window).contains(&found.stages[slot]);
     // Where ranks meet elsewhere, who comes last is measured.

@@ -25,6 +25,7 @@ pub fn link_slowed(
     let (cost_s, cost_share) = match iterations {
         Some((Networked { lost_s, .. }, total_s)) => (
             *lost_s,
+            // At most 1, and 0 instead of no number where neither took time.
             lost_s / total_s.max(*lost_s).max(f64::MIN_POSITIVE),
         ),
         None => (link.lost_s(), 0.0),

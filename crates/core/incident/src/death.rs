@@ -65,7 +65,9 @@ pub fn death(
 
 fn part(signal: Option<i32>) -> RankPart {
     match signal {
+        // SIGKILL is what the kernel's out-of-memory killer sends.
         Some(9) => RankPart::Memory,
+        // SIGBUS is what a write into a mapping gets once /dev/shm is full.
         Some(7) => RankPart::SharedMemory,
         _ => RankPart::LastOutput,
     }

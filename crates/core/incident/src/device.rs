@@ -207,6 +207,7 @@ fn pcie(view: &View<'_>) -> Option<Found> {
             lanes_most: most,
             speed: speeds.map(beside),
         },
+        // What the link carries is the product of its lanes and their speed.
         excess: 1.0 - speed * lanes / most,
         look_at: Some(DevicePart::Slot),
     })
@@ -235,6 +236,7 @@ fn link_speed(view: &View<'_>) -> Option<Found> {
 /// The link of a card takes no more.
 fn full(view: &View<'_>) -> Option<Found> {
     let own = view.own(Gauge::FullShare)?;
+    // Without peers, in an incident of all ranks, what fills a card counts by itself.
     let peers = view.usual(Gauge::FullShare);
     let excess = beyond(own - peers.unwrap_or(0.0), SHARE_MIN)?;
     Some(Found {
@@ -255,6 +257,7 @@ fn busy(view: &View<'_>) -> Option<Found> {
     Some(Found {
         unlike: Unlike::Busy(beside((own, usual))),
         excess,
+        // It shows which of them computes and which waits, not what is wrong.
         look_at: None,
     })
 }
@@ -266,6 +269,7 @@ fn error_count(usage: &DeviceUsage) -> f64 {
 /// A device has counted errors, more than others.
 fn errors(view: &View<'_>) -> Option<Found> {
     let mut peers: Vec<f64> = view.peers.iter().map(|peer| error_count(peer)).collect();
+    // Of an incident of all ranks there are no peers: then each error counts.
     let excess = error_count(view.usage) - median(&mut peers).unwrap_or(0.0);
     let unlike = Unlike::Errors(view.usage.errors.clone());
     (excess > 0.0).then_some(Found {

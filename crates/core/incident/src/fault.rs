@@ -171,6 +171,7 @@ pub fn find_faults(
     );
     let mut candidates: Vec<Candidate> = (0..found.stages.len())
         .flat_map(|slot| stage_candidates(&lateness, StageSlot(slot)))
+        // A fix saves no more than the lateness: what is dropped here could not have cost more.
         .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
         .collect();
     candidates.sort_by(|a, b| b.late_s.total_cmp(&a.late_s));
@@ -237,6 +238,7 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
             .flat_map(|rank| rows_of[rank.0].iter().copied())
             .collect();
         let often = struck.len() * 2 >= lateness.rows().len();
+        // Only while no group is split off: behind one its remainder would look like a rotation.
         if found.is_empty()
             && often
             && left.len() > columns.len()
@@ -257,6 +259,7 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
             .flat_map(|rank| rows_of[rank.0].iter().copied())
             .collect();
         found.extend(by_size(lateness, slot, &columns, rows));
+        // One group may be faults of several sizes, so that the limit may be passed by some.
         if found.len() >= MAX_FAULTS_PER_STAGE {
             break;
         }
@@ -334,6 +337,7 @@ pub(crate) fn charge(faults: &mut Vec<Fault>, fault: Fault, charge: &Charge) {
         hidden_by,
         ..
     } = *charge;
+    // A rotating fault names no ranks, so that nobody would be next in line.
     if let Some((hider, gain_both_s)) = hidden_by.filter(|_| fault.kind == FaultKind::LateRanks) {
         faults[hider].hides.push(Hidden {
             ranks: fault.ranks.clone(),
@@ -365,6 +369,7 @@ fn gain_of(
             .iter()
             .filter(|candidate| candidate.rows.contains(&row))
             .collect();
+        // Replays are the work here, and a row without a strike gains nothing.
         if struck.is_empty() {
             continue;
         }
@@ -466,6 +471,8 @@ fn fixed_row(
         };
         for (own_s, (level_s, is_late)) in own_s.iter_mut().zip(level_s.iter().zip(is_late)) {
             if is_late {
+                // A late rank may be quick at another boundary of the stage: a fix makes it no
+                // slower there.
                 *own_s = own_s.min(*level_s);
             }
         }
@@ -498,6 +505,7 @@ fn describe(
                 .boundaries
                 .iter()
                 .position(|boundary| boundary.stage == stage);
+            // A row with carried boundaries follows a step before it, so that its number is not 0.
             account.step - u64::from(place.is_some_and(|place| place < block.carried))
         })
         .collect();
@@ -558,6 +566,7 @@ fn place(
                 )
             })
             .max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        // Between the stage's own marks there is no place beyond its name.
         let place = place_of(
             block.boundaries[worst].after,
             block.boundaries[worst].ending,
@@ -620,6 +629,7 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
             Some(host) => {
                 host.other_stages.push(fault.stage);
                 host.lateness_s += fault.lateness_s;
+                // Costs were shared out so that they add up.
                 host.cost_s += fault.cost_s;
                 // Nothing was run without both stages: that saves what they cost now, or more.
                 host.gain_alone_s = host.gain_alone_s.max(host.cost_s);
@@ -689,6 +699,7 @@ pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &Incid
     for fault in faults.iter_mut() {
         fault
             .hides
+            // A headline lists as next in line only what is an incident as well.
             .retain(|h| notable.iter().any(|(r, s)| *r == h.ranks && *s == h.stage));
     }
 }
@@ -705,6 +716,7 @@ pub(crate) fn recharge(
     let (those, others): (Vec<Fault>, Vec<Fault>) =
         std::mem::take(faults).into_iter().partition(which);
     for it in share_out(those.len(), gain_s) {
+        // Which fault hides which follows from the new costs.
         let fault = Fault {
             hides: Vec::new(),
             ..those[it.at].clone()
@@ -766,6 +778,7 @@ impl Record {
         let is_often = self.strikes >= STRIKES_MIN;
         match self.pace {
             Pace::Steady => is_often && share >= settings.steady_share_min,
+            // A period takes four strikes, which are no accident either.
             Pace::Every { .. } => share >= settings.steady_share_min,
             Pace::Once { .. } => stopped,
             Pace::Sporadic | Pace::Rotating => {

@@ -90,6 +90,7 @@ pub fn hang(
         first_step: since,
         last_step: since,
         victims: victims.without(&stall.culprits),
+        // Exposed time is that of steps, and a job that stands still makes none.
         cost: Cost::saved_whole(quiet_s, 0.0),
         facts: facts(stall, stacks),
         actions: vec![action(stall, stacks, pause.is_some())],
@@ -191,6 +192,7 @@ fn not_left(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Option<u
 fn stage_of(stall: &Stall, rank: u32) -> Option<StageId> {
     match stall.last_kinds.get(&rank)? {
         kind if kind.begins() => kind.stage(),
+        // The mark ends a stage: where the next one has no hook, the rank is in it all the same.
         MarkKind::DataEnd => Some(StageId::FORWARD),
         MarkKind::OptimizerEnd | MarkKind::BackwardEnd | MarkKind::DataStop => {
             Some(StageId::CALLBACKS)
@@ -227,6 +229,8 @@ fn action(stall: &Stall, stacks: &BTreeMap<u32, Stack>, is_paused: bool) -> Acti
 /// What to look at where something has stopped inside an operation.
 fn inside(failure: &Failure) -> RankPart {
     match failure.cause {
+        // Counters show both ends of a broken link alike. A single rank means that several links or
+        // a port speak against it.
         HoldUp::NotDelivered if failure.ranks.len() == 1 => RankPart::DeadCard,
         HoldUp::NotDelivered => RankPart::LinkEnds,
         HoldUp::NotTransmitted | HoldUp::ReceiverNotReady | HoldUp::ProxyStill => {
@@ -243,6 +247,7 @@ fn inside(failure: &Failure) -> RankPart {
 fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
     let mut culprits = stall.culprits.iter();
     match stall.kind {
+        // A process that has ended has no stack, whatever the kind of the stall.
         StallKind::Missing | StallKind::Inside if !stall.gone.is_empty() => RankPart::EndedOutput,
         StallKind::Missing => {
             if stall

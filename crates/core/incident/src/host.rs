@@ -47,6 +47,7 @@ pub fn cpu_quota(
     usages: &BTreeMap<u32, CoreUsage>,
 ) -> Option<(Observation, Option<Action>)> {
     let shares = each(usages, |usage| usage.throttled_share);
+    // Without named ranks all are peers: the typical share is that of the whole job.
     let typical = of_peers(ranks, &shares)?;
     let (ranks, share, peers_share) = if ranks.is_empty() {
         (Vec::new(), typical, None)
@@ -55,6 +56,7 @@ pub fn cpu_quota(
         let own = of(&ranks, &shares)?;
         (ranks, own, Some(typical))
     };
+    // Named ranks passed this bound beside their peers; all ranks together pass it here.
     if share < WITHOUT_CORE_MIN {
         return None;
     }
@@ -94,6 +96,7 @@ pub fn cores(
         })
     };
     let without = each(usages, |usage| usage.without_core_share);
+    // A quota is why there is no core, so it goes first.
     let wanting = quota.or_else(|| {
         let (found, action) = without_core(ranks, &without, During::Incident)?;
         Some((found, Some(action)))

@@ -48,6 +48,8 @@ impl<'window> Lateness<'window> {
                     continue;
                 };
                 for rank in 0..ranks {
+                    // A stage is late as a whole: what a rank loses before one issue it may make up
+                    // before the next.
                     totals[slot * ranks + rank] += replay.own_s(at, RankColumn(rank));
                 }
             }
@@ -74,6 +76,7 @@ impl<'window> Lateness<'window> {
                 let cells = lateness.cells(StepRow(row), slot);
                 for (rank, cell) in cells.enumerate() {
                     let late_s = beside_s[row][rank];
+                    // A single rank is its own median.
                     if ranks > 1 && late_s > notable_s {
                         lateness.late_s[cell] = late_s;
                         steps_late[rank] += 1;
@@ -146,6 +149,7 @@ fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
             times.extend(rows_s.iter().map(|row| row.as_ref()[rank]));
             times.sort_unstable_by(f64::total_cmp);
             let [low, middle, high] = SPREAD_QUANTILES.map(|share| {
+                // Shares are below 1: the index lies behind the last time only where there is none.
                 let at = (share * times.len() as f64) as usize;
                 times.get(at).copied().unwrap_or(0.0)
             });
@@ -157,6 +161,7 @@ fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
 
 /// By how much each value exceeds the median of the others.
 pub(crate) fn beside_others(values: &[f64]) -> Vec<f64> {
+    // In the median of all, one late rank of two would hide half of its own lateness.
     let medians = model::medians_of_others(values).into_iter();
     values
         .iter()

@@ -32,6 +32,7 @@ impl Seen {
                 _ => self.runs.push_back(step..=step),
             }
         }
+        // Sampled steps make a run every few steps, so that a long job would grow by them.
         let forgotten = self.runs.len().saturating_sub(MAX_RUNS);
         self.runs.drain(..forgotten);
     }
@@ -69,6 +70,7 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
     let (Some(first), Some(last)) = (strikes.first(), strikes.last()) else {
         return Pace::Sporadic;
     };
+    // By the share below, a single strike in the last step seen would be steady.
     if strikes.len() == 1 {
         return Pace::Once { step: *first };
     }
@@ -94,6 +96,7 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
         return Pace::Every { steps: usual };
     }
     // A fault that went away: steady while it lasted.
+    // Five steps or more: two strikes in neighbouring steps are always in most of their own span.
     if last - first >= 4 && in_most(*last) {
         return Pace::Steady;
     }

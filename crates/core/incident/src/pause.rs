@@ -120,6 +120,8 @@ pub(crate) fn pause<'a>(stacks: impl Iterator<Item = &'a Stack>) -> Option<Pause
             .frames
             .iter()
             .position(|frame| pause_in(frame).is_some());
+        // Frames begin with the innermost: these were called by the pause. A rank that evaluates
+        // and waits there for all others is not the one that they wait for.
         let below = &stack.frames[..does.unwrap_or(stack.frames.len())];
         if below.iter().any(|frame| frame.file.contains(COLLECTIVES)) {
             continue;

@@ -36,6 +36,7 @@ impl<'window> Cycle<'window> {
         let block = window.blocks.iter().max_by_key(|block| block.steps.len())?;
         let rows = block.steps.len() as f64;
         let is_most = rows > 0.0 && rows >= SAME_ROWS_SHARE * window.rows() as f64;
+        // A read-back holds hosts up as well: then no full queue shows who sets the pace.
         if !is_most || may_read_back(block) {
             return None;
         }
@@ -99,11 +100,14 @@ impl<'window> Cycle<'window> {
             let [(before, before_s), (step, now_s)] = pair else {
                 continue;
             };
+            // Of a step that is left out it is unknown when the rank left the segment.
             if before + 1 != *step {
                 continue;
             }
             let mut since_s: f64 = before_s.iter().sum();
             for at in self.places() {
+                // A running sum over one cycle: it loses this segment of the step before, then
+                // gains its own.
                 since_s -= before_s[at];
                 early_s[at].push(-since_s);
                 takes_s[at].push(now_s[at]);
@@ -140,6 +144,7 @@ impl<'window> Cycle<'window> {
         let error_s = MEDIAN_ERROR * median(&mut scatter_s).unwrap_or(0.0) / rows.sqrt();
         let least_s = QUICKER_SHARE * self.mean_s.iter().sum::<f64>() / self.block.ranks as f64;
         let mean_s = quicker_s.iter().sum::<f64>() / rows;
+        // The median alone overlooks rare long steps, and one of them makes the mean.
         usual_s > least_s.max(SURE_ERRORS * error_s) && mean_s > least_s
     }
 
@@ -170,6 +175,7 @@ impl<'window> Cycle<'window> {
 /// Whether nothing holds a rank up: it waits for nobody.
 fn is_free(growths: &[Growth]) -> bool {
     let mut growths = growths.iter();
+    // Work that does not vary shows nothing: then a rank is not known to be free.
     growths.all(|growth| growth.varies_by(VARIES_S) && !growth.is_possible())
 }
 
@@ -220,6 +226,8 @@ pub(crate) fn charge_queued(
         .filter(|(_, pace)| **pace == Some(true));
     let paced = paced.map(|(rank, _)| *rank);
     let Some(latest) = paced.max_by(|a, b| load_s(*a, &[]).total_cmp(&load_s(*b, &[]))) else {
+        // Of a late rank that cannot be judged nobody knows that it costs nothing: the replay's
+        // costs stay.
         let all_absorbed = pace.iter().all(|pace| *pace == Some(false));
         if !late.is_empty() && all_absorbed && !steady.iter().any(|fault| fault.launches()) {
             recharge(faults, is_steady, found, settings, |_| 0.0);
@@ -231,6 +239,7 @@ pub(crate) fn charge_queued(
         .filter(|(_, late_s)| late_s[latest] > 0.0)
         .map(|(fault, _)| *fault)
         .collect();
+    // While a host launches, its device works: what the host takes longer there is no gap.
     if its.iter().any(|fault| fault.launches()) {
         return;
     }
@@ -239,6 +248,7 @@ pub(crate) fn charge_queued(
         .iter()
         .map(|rank| cycle.held_s(*rank, latest, is_its))
         .collect();
+    // If all ranks are late, nobody shows how long one is held up.
     let Some(held_s) = median(&mut held_s) else {
         return;
     };

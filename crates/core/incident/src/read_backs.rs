@@ -51,6 +51,7 @@ type LateStretch = Vec<(f64, Vec<LateStep>)>;
 impl<'window> ReadBacks<'window> {
     /// Finds them. `None` if hosts are not seen to read back, or do so in each step.
     pub(crate) fn of_window(window: &'window Window) -> Option<Self> {
+        // Time runs on from one row to the next only in neighbouring steps of one kind.
         let [block] = &window.blocks[..] else {
             return None;
         };
@@ -59,6 +60,7 @@ impl<'window> ReadBacks<'window> {
             return None;
         }
         let places =
+            // Loaders of all ranks may pause every so many steps, with nothing read back.
             (0..block.boundaries.len()).filter(|at| block.boundaries[*at].stage != StageId::DATA);
         places
             .filter_map(|at| Self::at_boundary(block, at))
@@ -67,6 +69,7 @@ impl<'window> ReadBacks<'window> {
 
     fn at_boundary(block: &'window Block, at: usize) -> Option<Self> {
         let (rows, usual_s) = waits(block, at)?;
+        // `waits` gives three rows or none.
         let steps = rows[1] - rows[0];
         let is_regular = rows.windows(2).all(|pair| pair[1] - pair[0] == steps);
         (is_regular && steps >= STEPS_MIN).then_some(Self {
@@ -150,12 +153,14 @@ impl<'window> ReadBacks<'window> {
             let cells = self.places(pair).zip(self.cells_s(pair, rank));
             for (place, ((row, boundary), own_s)) in cells.enumerate() {
                 now_s += own_s;
+                // Here a step goes from the place of the read-back to the same place a row later.
                 if place % places == 0 {
                     late.push(LateStep {
                         end_s: now_s,
                         late_s: vec![0.0; faults.len()],
                     });
                 }
+                // Never: the first place of a stretch begins a step.
                 let Some(step) = late.last_mut() else {
                     continue;
                 };
@@ -165,6 +170,8 @@ impl<'window> ReadBacks<'window> {
                         continue;
                     }
                     step.end_s = now_s;
+                    // Strikes carry the number of the step in which they happened, on either side
+                    // of the cut.
                     let happened = self.block.steps[row]
                         .saturating_sub(u64::from(boundary < self.block.carried));
                     if fault.strikes.binary_search(&happened).is_ok() {
@@ -218,6 +225,7 @@ fn gain_s(stretches: &[LateStretch], steps: usize, fixed: &[usize]) -> f64 {
             .iter()
             .flat_map(|(took_s, late)| {
                 let ends = late.iter().enumerate();
+                // A stretch has as many late steps as steps, so that at least one is left.
                 ends.map(move |(at, step)| (took_s - step.end_s) / (steps - at) as f64)
             })
             .fold(f64::INFINITY, f64::min);
@@ -262,6 +270,7 @@ pub(crate) fn charge_between(
     let stretches: Vec<LateStretch> = pairs
         .map(|pair| read_backs.stretch(pair, &with_columns))
         .collect();
+    // The average step between read-backs stands for those before the first one as well.
     let rows = found.steps.len() as f64;
     let steps = read_backs.steps();
     recharge(faults, is_late, found, settings, |some| {

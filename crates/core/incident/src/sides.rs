@@ -127,6 +127,7 @@ impl DeviceAccount {
         for fault in &mut faults {
             if fault.strikes.len() as f64 >= STEADY_SHARE * found.steps.len() as f64 {
                 let first = fault.strikes.first().copied().unwrap_or_default();
+                // The sampled steps before its first strike were free of it.
                 let struck = steps.iter().copied().filter(|step| *step >= first);
                 fault.strikes = struck.collect();
             }
@@ -278,6 +279,8 @@ pub(crate) fn settle(
     let seen: Seen = stretch.steps.iter().copied().collect();
     let last_step = stretch.steps.last().copied().unwrap_or_default();
     let is_steady = |fault: &Fault| pace_of(&fault.strikes, &seen, last_step) == Pace::Steady;
+    // Lateness that moves over hosts may cost nothing where they run ahead. If it does, devices
+    // show it.
     faults.retain(|fault| fault.kind == FaultKind::LateRanks);
     let (steady, mut faults): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_steady);
     // Where something is read back a host waits for its device, and by that for the late ones.
@@ -285,6 +288,7 @@ pub(crate) fn settle(
         fault.lateness_s >= BEYOND_RATIO * run_ahead_s && !devices.are_read_in(fault.stage)
     });
     for fault in &mut faults {
+        // The queue takes as much of a strike as its host was ahead.
         let kept = (fault.lateness_s - run_ahead_s) / fault.lateness_s;
         fault.cost_s *= kept;
         fault.gain_alone_s *= kept;
@@ -297,6 +301,8 @@ pub(crate) fn settle(
         // A host that is late in each step is late for its device where that has nothing left.
         for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
             if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {
+                // The host says in which steps it was late, the device what that cost: spread over
+                // all.
                 fault.strikes.clone_from(&host.strikes);
                 fault.lateness_s = fault.cost_s / fault.strikes.len() as f64;
             }

@@ -21,6 +21,7 @@ pub fn straggler(
         first_step,
     };
     Finding {
+        // Flows cost seconds of operations, not a share of steps: severity by share does not apply.
         severity: Severity::Warning,
         open,
         subject: Subject {

@@ -195,6 +195,7 @@ impl Tracker {
         devices: Devices<'_>,
         context: JobContext<'_>,
     ) -> Vec<Finding> {
+        // The group leaves the list while the tracker finds and follows its faults.
         let place = self
             .groups
             .iter()
@@ -288,6 +289,8 @@ impl Tracker {
         let (gates, settings) = (&self.gates, &self.settings);
         let mut late = find_faults(window, found, gates, settings);
         let is_blind = window.runs_ahead && matches!(devices, Devices::Unseen);
+        // Read-backs that are seen bound the cost. Without them it follows from full queues, or
+        // from what struck steps take longer.
         let is_charged = is_blind && charge_between(&mut late, window, found, settings);
         if is_blind && !is_charged {
             if window.meeting != Meeting::Seen {
@@ -442,6 +445,7 @@ impl Tracker {
     fn goes_on(&self, track: &Track) -> bool {
         let mut groups = self.groups.iter();
         let group = groups.find(|group| group.ranks == track.compared);
+        // Its ranks are compared in other groups now, which see nothing of it.
         let missed = group.map_or(u64::MAX, |group| group.missed(track, self.last_step));
         let patience = match track.pace {
             Pace::Every { steps } => MISSED_STRIKES * steps,
@@ -480,6 +484,7 @@ impl Tracker {
                 .enumerate()
                 .filter(|(_, track)| !self.is_open(track));
             let cheapest = closed.min_by(|a, b| a.1.cost_s.total_cmp(&b.1.cost_s));
+            // If all still go on, the oldest makes room.
             let at = cheapest.map_or(0, |(at, _)| at);
             self.tracks.remove(at);
         }
@@ -540,6 +545,7 @@ impl Fault {
         let same_stage = self.is_in(later.stage);
         let ratio = later.lateness_s / self.lateness_s;
         let same_size = (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio);
+        // Only late ranks have strikes of several sizes; one cause of all ranks may grow.
         let same_size = same_size || self.kind != FaultKind::LateRanks;
         // Whose it is may have been seen since.
         let side_fits = self.side == later.side || self.side.is_none() || later.side.is_none();

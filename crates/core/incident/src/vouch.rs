@@ -20,6 +20,8 @@ pub(crate) fn vouch(
         .first()
         .map(|slot| found.stages[*slot]);
     if recorded && leading.is_some_and(|leading| late_stages.contains(&leading)) {
+        // The labeler never infers that waits follow the model (docs/labels/synchronisation.md): a
+        // caller says so, and here the lateness was measured.
         let vouched = Gates {
             model_fit: true,
             ..gates.clone()

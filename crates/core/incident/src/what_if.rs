@@ -27,6 +27,8 @@ pub fn what_if(
             let removal = what_if.slowest_stage.as_ref();
             (removal, saved_s(removal), Pace::Steady)
         }
+        // Long sequences move over ranks and steps: no simulation runs without them, so all that is
+        // lost to the ideal is charged.
         SlowdownCause::Data { .. } => (None, simulated_s - what_if.ideal_s, Pace::Rotating),
         SlowdownCause::Unexplained { .. } => (None, simulated_s - what_if.ideal_s, Pace::Sporadic),
     };
@@ -41,6 +43,7 @@ pub fn what_if(
         saved_s,
         removal: removal.cloned(),
         peers: what_if.peers,
+        // Ranks of data parallelism count from 0: the largest is 0 where each stage exists once.
         has_copies: dp_ranks != Some(0),
     });
     Finding {
@@ -62,6 +65,7 @@ fn severity(cause: &SlowdownCause, share: f64, settings: &IncidentSettings) -> S
     if explained {
         settings.severity(share)
     } else {
+        // There is nobody to call for what no rank, stage or sequence explains.
         Severity::Info
     }
 }

@@ -1,6 +1,7 @@
 use crate::{Event, Input, RankNs};
 
 /// Ranks a job may have, as hosts may claim them: numbers from here on are refused.
+// What an analysis keeps grows with the highest rank: one forged line must not fill memory.
 pub const MAX_RANKS: u32 = 1 << 17;
 
 /// What one host tells of a job in one go.
@@ -85,6 +86,7 @@ impl Input {
             | Self::Profiled { rank, .. }
             | Self::Usage { rank, .. }
             | Self::Network { rank, .. } => Some(*rank),
+            // They ascend.
             Self::Group { members, .. } => members.iter().last(),
             Self::ProfileOrdered { ranks, .. }
             | Self::ProfileEnded { ranks }

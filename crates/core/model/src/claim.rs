@@ -156,6 +156,7 @@ impl Claim {
             Self::LateRanks(late) => {
                 late.stage == name
                     || late.other_stages.iter().any(|other| other == name)
+                    // The headline names what it hides, too.
                     || late.next_in_line.iter().any(|next| next.stage == name)
             }
             Self::Rotating { stage, .. }

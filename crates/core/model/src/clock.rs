@@ -18,6 +18,7 @@ impl RankNs {
 
     /// Puts it on another clock.
     pub(crate) fn shift(&mut self, by_ns: i64) {
+        // A host may claim any shift: wrapped, an early instant would become the latest of all.
         self.0 = self.0.saturating_add_signed(by_ns);
     }
 }

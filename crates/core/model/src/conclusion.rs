@@ -35,6 +35,7 @@ impl Verdict {
         if !self.incidents.is_empty() {
             return None;
         }
+        // Exactly 0 stands for too few iterations; it is never measured.
         let is_untimed = self
             .pipeline
             .as_ref()

@@ -3,8 +3,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// Counters of one device that are taken from a host; none has more.
+// The most that an agent sends is ten: seven of a GPU and three of its place on the bus.
 const MAX_ERRORS: usize = 16;
 /// Bytes of a name.
+// As long as the kernel's names of cards.
 const MAX_NAME: usize = 64;
 
 /// A device that ranks use.
@@ -99,6 +101,7 @@ impl DeviceUsage {
     pub fn measure(&mut self, gauge: Gauge, value: f64, over_s: f64) {
         if over_s > 0.0 && value.is_finite() {
             let mean = self.gauges.entry(gauge).or_default();
+            // A running mean: over_s is positive, so the quotient is a number.
             mean.over_s += over_s;
             mean.value += (value - mean.value) * over_s / mean.over_s;
         }
@@ -135,6 +138,7 @@ impl DeviceUsage {
 impl Mean {
     fn is_sound(&self) -> bool {
         // Far above any device and any run.
+        // NaN lies in no range.
         [self.value, self.over_s]
             .iter()
             .all(|number| (0.0..1e15).contains(number))

@@ -207,6 +207,7 @@ impl DeviceReached {
 
     /// The mark of an event.
     pub fn mark(event: &Event) -> Self {
+        // The code holds a name, a pass or an operation; of the numbers only the group is needed.
         let (code, _) = event.encode();
         let group = match event {
             Event::CollectiveIssue(issue) => issue.group,
@@ -331,6 +332,7 @@ impl Event {
     /// The code and the numbers that stand for it beside its kind.
     #[inline]
     pub fn encode(&self) -> (u16, [u64; 5]) {
+        // A number's place is part of the format: a new one takes the next free place.
         const NO_NUMBERS: [u64; 5] = [0; 5];
         match *self {
             Self::DataBegin
@@ -377,6 +379,7 @@ impl Event {
                     first_rank,
                 } = place;
                 let numbers = [stage, microbatch, stages, first_rank, 0];
+                // Declared in the order of [`Pass::ALL`], from which it is read back.
                 (pass as u16, numbers.map(u64::from))
             }
             Self::InitBegin { group, number } | Self::InitEnd { group, number } => {
@@ -402,6 +405,7 @@ impl Event {
     /// or stands for something that this build does not know.
     pub fn decode(kind: MarkKind, code: u16, numbers: [u64; 5]) -> Option<Self> {
         let [first, second, third, fourth, fifth] = numbers;
+        // By variant: what has no numbers is complete as `From` makes it, and needs no arm.
         Some(match Self::from(kind) {
             Self::StageBegin { .. } => Self::StageBegin { name: code },
             Self::StageEnd { .. } => Self::StageEnd { name: code },
@@ -464,10 +468,12 @@ impl DeviceReached {
         if kind == 0 {
             return Some(Self::END);
         }
+        // Only 0 is the end of a run. A kind of a newer probe has no event, and is refused below.
         let kind = MarkKind::from_number(u8::try_from(kind).ok()?);
         let reached = Self {
             kind,
             code: u16::try_from(what >> 32).ok()?,
+            // The low half; the code is the high one.
             group: what as u32,
         };
         reached.event().map(|_| reached)

@@ -331,6 +331,7 @@ impl Observation {
                     Some(Cause::Gpu)
                 }
                 Unlike::LinkSpeed(_) | Unlike::Full { .. } => Some(Cause::Network),
+                // A device may be idle because it waits, and errors need not have cost time.
                 Unlike::Busy(_) | Unlike::Errors(_) => None,
             },
             Self::Network { fault, .. } => matches!(

@@ -91,6 +91,7 @@ impl Operation {
             .iter()
             .filter(|flow| flow.direction == Direction::Send && flow.total > 0)
             .peekable();
+        // Only a send shows when the GPU is there: receives are asked for ahead of it.
         if sends.peek().is_none() {
             return Some(self.begun_at);
         }

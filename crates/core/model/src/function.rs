@@ -61,6 +61,7 @@ impl FunctionClass {
 /// 16 hexadecimal digits, which stand in any place of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
+// A string is a valid key in JSON, and JavaScript rounds numbers above 2^53.
 pub struct FunctionId(pub u64);
 
 impl From<FunctionId> for String {
@@ -142,6 +143,7 @@ impl Dictionary {
         for (id, function) in &other.functions {
             self.functions
                 .entry(*id)
+                // Equal ids come from equal content, so it does not matter whose is kept.
                 .or_insert_with(|| function.clone());
         }
     }

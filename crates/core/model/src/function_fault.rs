@@ -85,6 +85,7 @@ impl FunctionFault {
     /// say.
     pub fn cause(&self) -> Option<Cause> {
         match self.class {
+            // Measured counters come before what a name suggests.
             _ if self.kind == Some(FunctionFaultKind::Throttled) => Some(Cause::Gpu),
             FunctionClass::Python | FunctionClass::OtherCpu if self.is_called(&READS) => {
                 Some(Cause::Network)
@@ -101,6 +102,7 @@ impl FunctionFault {
 
     /// What its kind, or else what the innermost functions are known to do, says to look at.
     pub fn need(&self) -> Option<FunctionNeed> {
+        // The first that matches counts: for a loader that reads, storage is the better advice.
         const KNOWN: [(&[&str], FunctionNeed); 5] = [
             (&READS, FunctionNeed::Reads),
             (

@@ -36,6 +36,7 @@ impl Growth {
         for values in early_s.iter_mut().chain(&mut takes_s) {
             keep_variation(values);
         }
+        // Both have the same rows of the same ranks, so flattened they pair up.
         let pairs = early_s.iter().flatten().zip(takes_s.iter().flatten());
         let mut growth = Self::default();
         for (early, takes) in pairs {
@@ -66,6 +67,7 @@ impl Growth {
 
     /// Whether ranks certainly wait.
     pub fn is_certain(&self) -> bool {
+        // Without variation the slope is NaN, and no comparison with NaN holds.
         self.slope() >= GROWTH_MIN.max(SURE_ERRORS * self.error())
     }
 

@@ -83,8 +83,6 @@ impl Failure {
     /// counters of the two cannot tell apart, their hosts may.
     #[must_use]
     pub fn of_ports(mut self, has_port_down: impl Fn(u32) -> bool) -> Self {
-        // Counters do not tell the two ends of a link apart; a port that is down at one of them
-        // does.
         if let (HoldUp::NotDelivered, [a, b]) = (self.cause, &self.ranks[..])
             && has_port_down(*a) != has_port_down(*b)
         {

@@ -10,6 +10,7 @@ macro_rules! listed {
 
         impl $name {
             /// All of them, in order.
+            // Macros cannot count: the length of a list of names can.
             pub const ALL: [Self; [$(stringify!($kind)),*].len()] = [$(Self::$kind),*];
         }
     };

@@ -87,6 +87,8 @@ impl MarkKind {
     }
 
     /// Whether something begins with it.
+    // Ends are left out: a rank that gives up unwinds through them, which is no progress.
+    // The profiler is laggard's own.
     pub fn begins(self) -> bool {
         matches!(
             self,
@@ -104,6 +106,7 @@ impl MarkKind {
 
     /// Whether a stage, of a hook or an explicit one, ends with it.
     pub fn ends_stage(self) -> bool {
+        // By what is no begin: the data loader has two ends, and the table holds one.
         let is_begin = StageId::HOOKED.iter().any(|(_, [begin, _])| *begin == self);
         self == Self::StageEnd || self.is_hook() && !is_begin
     }
@@ -238,11 +241,13 @@ impl CollectiveOp {
 
     /// Whether the operation joins two ranks only.
     pub fn is_point_to_point(self) -> bool {
+        // SEND and RECV are PyTorch's first two numbers.
         self.0 < 2
     }
 
     /// Whether it ends on no rank before all have entered it.
     pub fn joins_all(self) -> bool {
+        // Some ranks end as soon as their own part is sent: the root of a broadcast, for example.
         const ONE_SIDED: [&str; 7] = [
             "SEND",
             "RECV",
@@ -253,6 +258,7 @@ impl CollectiveOp {
             "NEW_WINDOW",
         ];
         let name = self.name();
+        // Nothing is claimed of a number that this build does not know.
         self.0 < Self::UNKNOWN.0 && !ONE_SIDED.contains(&name)
     }
 

@@ -34,6 +34,7 @@ pub fn medians_of_others(values: &[f64]) -> Vec<f64> {
     let after = above.iter().copied().min_by(f64::total_cmp);
     // Without a value, those behind it move up by one place. Of equals it does not matter which
     // one is taken away.
+    // `before` is missing only beside a single other value, where it is not needed.
     let [before, at, after] = [before.unwrap_or(*at), *at, after.unwrap_or(*at)];
     let nth = |value: &f64, here: f64, next: f64| {
         if value.total_cmp(&here).is_le() {

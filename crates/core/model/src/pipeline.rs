@@ -26,6 +26,7 @@ impl fmt::Display for PipelineBlock {
             self.pass.name(),
             self.microbatch
         )?;
+        // Only interleaved schedules have more than one; a number that is always 0 says nothing.
         if self.chunk > 0 {
             write!(formatter, " (chunk {})", self.chunk)
         } else {

@@ -58,12 +58,14 @@ impl Run {
         }
         Ok(Self {
             first,
+            // A `last` that the stride does not meet is left out: `0-5:4` is 0 and 4.
             count: (last - first) / stride + 1,
             stride,
         })
     }
 
     fn last(self) -> u32 {
+        // Cannot overflow: it is at most the `last` that [`Run::new`] has checked.
         self.first + self.stride * (self.count - 1)
     }
 
@@ -112,6 +114,7 @@ impl Ranks {
     /// These without others.
     #[must_use]
     pub fn without(&self, others: &[u32]) -> Self {
+        // A set: both may be nearly all ranks of a large job.
         let others: BTreeSet<&u32> = others.iter().collect();
         self.iter().filter(|rank| !others.contains(rank)).collect()
     }
@@ -221,6 +224,7 @@ impl From<Ranks> for Vec<Vec<u32>> {
 
 impl From<Run> for Vec<u32> {
     fn from(run: Run) -> Self {
+        // Most runs are of neighbours: their stride goes without saying.
         match run.stride {
             1 => vec![run.first, run.last()],
             stride => vec![run.first, run.last(), stride],

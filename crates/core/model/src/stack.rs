@@ -90,6 +90,7 @@ impl Frame {
             "/site-packages/",
             "/dist-packages/",
             "/lib/python",
+            // Code without a file: that of imports, and what libraries generate.
             "<frozen",
             "<string>",
             "/laggard/_attach.py",

@@ -13,6 +13,7 @@ pub struct StageId(pub u16);
 /// # Source
 /// StageFrontier's default schema; `data.gap` is ours: the time between the
 /// optimizer and the forward pass where no data loader is seen.
+// The order of ids is the order in which stages are shown and compared; new names go last.
 const BUILT_IN: [&str; 8] = [
     "data.next_wait",
     "model.fwd_loss_cpu_wall",
@@ -21,6 +22,7 @@ const BUILT_IN: [&str; 8] = [
     "optim.step_cpu_wall",
     "step.other_cpu_wall",
     "data.gap",
+    // The published name; values are kept in seconds here.
     "model.fwd_loss_cuda_event_ms",
 ];
 
@@ -89,6 +91,7 @@ impl Default for StageNames {
             names: Vec::new(),
             ids: HashMap::new(),
         };
+        // First of all, so that each gets its place as id.
         for name in BUILT_IN {
             table.intern(name);
         }

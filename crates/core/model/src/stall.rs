@@ -45,6 +45,7 @@ impl StallClaim {
     pub fn names_stage(&self, name: &str) -> bool {
         self.whereabouts.iter().any(|it| {
             it.place.as_deref() == Some(name)
+                // The words for a loader's worker name the stage that waits for it.
                 || it.waits_for_data
                     && it.worker.is_some()
                     && StageId::DATA.built_in() == Some(name)

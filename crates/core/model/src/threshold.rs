@@ -10,6 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 /// For a negative number and for what is not a number.
 pub fn threshold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let number = f64::deserialize(deserializer)?;
+    // NaN is not at least zero, and is refused like a negative number.
     if number >= 0.0 {
         return Ok(number);
     }
@@ -27,6 +28,7 @@ where
     D: Deserializer<'de>,
 {
     #[derive(serde::Deserialize)]
+    // `deserialize_with` applies to fields, not to the values of a map.
     struct Threshold(#[serde(deserialize_with = "threshold")] f64);
     let numbers = BTreeMap::<String, Threshold>::deserialize(deserializer)?;
     Ok(numbers

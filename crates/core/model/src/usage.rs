@@ -25,6 +25,7 @@ impl CoreUsage {
     pub fn and(self, other: Self) -> Self {
         let lasted_s = self.lasted_s + other.lasted_s;
         if lasted_s <= 0.0 {
+            // No time at all: the parts below would be NaN.
             return Self::default();
         }
         let part = other.lasted_s / lasted_s;
@@ -49,6 +50,7 @@ impl CoreUsage {
         let numbers = [self.lasted_s, self.cores, self.cores_deviation];
         let share = 0.0..=1.0;
         // Far above any host and any run.
+        // NaN lies in no range.
         numbers.iter().all(|number| (0.0..1e9).contains(number))
             && share.contains(&self.without_core_share)
             && share.contains(&self.throttled_share)

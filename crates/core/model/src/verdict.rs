@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Action, Fact, FoldedStack, ProfileSummary, Progress, Ranks, WhatIf};
 
 /// Name and version of the verdict document. Changes within a version only add fields.
+// A field that came later has a serde default: collectors read verdicts of older versions.
 pub const SCHEMA: &str = "laggard.verdict/1";
 
 /// What laggard says about a job: the one document behind terminal, JSON and report.
@@ -354,6 +355,7 @@ impl IncidentKind {
 /// How much an incident matters, by its share of exposed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+// In this order: alerts and exit codes compare severities.
 pub enum Severity {
     /// Worth knowing.
     Info,
@@ -470,6 +472,7 @@ pub struct Evidence {
     /// In words.
     pub text: String,
     /// In numbers, unit in the name.
+    // Sorted, so that the same inputs give the same bytes.
     pub values: std::collections::BTreeMap<String, f64>,
     /// The ranks it names itself, where those are not the incident's; else empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -116,6 +116,8 @@ impl Wait {
     pub fn is_undecided(&self) -> bool {
         self.desyncs
             .iter()
+            // Those that entered what the wait names are listed only if no side is known to be
+            // wrong.
             .any(|desync| (desync.op, &desync.detail) == (self.op, &self.detail))
     }
 
@@ -155,6 +157,7 @@ impl Wait {
 
     /// Whether ranks are in it and nobody is known to be waited for.
     pub fn holds_all(&self) -> bool {
+        // Without recorders it is unknown who is still in it.
         self.open.is_some() && self.desyncs.is_empty() && self.awaited().next().is_none()
     }
 }

@@ -93,6 +93,7 @@ pub struct Removal {
 impl WhatIf {
     /// Mean of what steps took in the model.
     pub fn mean_simulated_s(&self) -> f64 {
+        // Never of none: a trace without a whole step is refused.
         self.simulated_s.iter().sum::<f64>() / self.simulated_s.len() as f64
     }
 }

@@ -18,6 +18,7 @@ pub enum Cut {
 }
 
 /// Ranks of which those that wait may be most: no median shows what is usual.
+// docs/math/meetings.md: of four or more, most show what a stage usually takes.
 pub const FEW_RANKS: usize = 3;
 
 /// What a window shows of where its ranks meet.

@@ -13,6 +13,7 @@ pub fn cut(of_last_window: Option<(Cut, Meeting)>) -> String {
         Cut::After(MarkKind::OptimizerBegin) => "optimizer begin".to_owned(),
         Cut::After(MarkKind::OptimizerEnd) => "optimizer end".to_owned(),
         Cut::After(MarkKind::ForwardEnd) => "forward end".to_owned(),
+        // A script with stages of its own may meet behind any mark; only these have a usual name.
         Cut::After(other) => format!("{other:?}"),
     };
     match meeting {
@@ -65,6 +66,7 @@ pub fn plain_name(stage: StageId, names: &StageNames) -> String {
         StageId::OPTIMIZER => "the optimizer step".to_owned(),
         StageId::OTHER => "code outside every stage".to_owned(),
         StageId::DATA_GAP => "the code between optimizer and forward pass".to_owned(),
+        // The device's forward time is a side channel and never a stage of the step.
         _ => format!("stage {}", names.name(stage)),
     }
 }

@@ -28,6 +28,7 @@ fn sentence(action: &Action) -> String {
             "look at what changed then on all hosts: clocks, other jobs, storage, input sizes"
                 .to_owned()
         }
+        // PyTorch calls hooks before a collective from 2.15 on (docs/python.md).
         Action::RecordArrivals => {
             "run it under `laggard run` with PyTorch 2.15 or later, which records when each \
              rank issues each collective"
@@ -48,6 +49,7 @@ fn sentence(action: &Action) -> String {
              processes",
             who(ranks)
         ),
+        // Both files: that of cgroup v2 and that of v1.
         Action::RaiseQuota { ranks } => {
             let who = if ranks.is_empty() {
                 "all ranks".to_owned()
@@ -103,6 +105,7 @@ fn in_pipeline(action: &PipelineAction) -> String {
              grows with the square of a sequence's length"
                 .to_owned()
         }
+        // The last stage has both on top of its layers.
         PipelineAction::MoveLayers { stage } => format!(
             "give stage {stage} fewer layers: partition the model again, counting the output layer \
              and the loss as the layers they cost; no machine is at fault"

@@ -7,6 +7,7 @@ use crate::words::{are, duration, percent, who};
 
 pub(crate) fn late(late: &LateArrivals) -> String {
     let mut text = format!("{} late", are(&late.ranks, &who(&late.ranks)));
+    // The costliest; each of the others has its own evidence.
     if let Some(place) = late.places.first() {
         text += &format!(
             " to {}: {} an operation, {} of collective time since #{}",
@@ -33,6 +34,7 @@ pub(crate) fn late_place(late: &LateArrivals) -> Option<String> {
 }
 
 pub(crate) fn late_fact(ranks: &[u32], place: &LateIn) -> Worded {
+    // A rank's time runs from its own arrival, so the one that comes last has the shortest.
     let text = format!(
         "in {} of {} operations of {} the others waited {} longer than {}: who arrives last \
          waits least; {} in total",
@@ -68,6 +70,7 @@ pub(crate) fn slow_place(slow: &SlowCommunicator) -> String {
 }
 
 pub(crate) fn slow_fact(slow: &SlowCommunicator) -> Worded {
+    // The last to arrive waits for nobody: what it takes is the transfer.
     let text = format!(
         "median of windows of like operations against the healthy ones before, as measured by the \
          last of {} to arrive",

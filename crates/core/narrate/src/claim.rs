@@ -142,9 +142,11 @@ fn late_ranks(late: &LateRanks) -> String {
     if !late.other_stages.is_empty() {
         text += &format!("; also in {}", late.other_stages.join(" and "));
     }
+    // It costs nothing as long as another rank is later in the same step.
     if late.hidden {
         text += "; hidden behind a later rank for now";
     }
+    // Three numbers: both fixes may save more than each alone adds up to (docs/math/replay.md).
     for hidden in &late.next_in_line {
         text += &format!(
             "; next in line: {} in {} ({} a step); fixing the first alone saves {}, the second \
@@ -163,6 +165,7 @@ fn late_ranks(late: &LateRanks) -> String {
 /// What of late ranks is slow, and by how much: their devices, or their hosts that these wait for.
 fn on_device(late: &LateRanks, side: Side) -> String {
     let (stage, place) = (&late.stage, place_words(late.place.as_ref()));
+    // No "instead of" for a host: its device waits, and would read as the slow one.
     let lateness = match side {
         Side::Device => {
             let own = duration(late.usual_s + late.lateness_s);

@@ -8,6 +8,7 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "no rank is constantly late and no communicator became slow",
         ),
+        // Before PyTorch 2.15 the recorder has no room unless it is given some (docs/python.md).
         Conclusion::Unexplained => (
             "No verdict",
             "what was printed does not tell which rank the others waited for; Flight Recorder dumps \

@@ -39,6 +39,7 @@ fn place(claim: &ConnectionClaim) -> String {
     let ends = &claim.connection.ends;
     match claim.ranks {
         Some([from, to]) => format!("from rank {from} to {to}"),
+        // Telemetry names the ends by their ranks inside the communicator.
         None => format!(
             "from rank {} to {} of communicator {}",
             ends.from, ends.to, ends.communicator
@@ -69,6 +70,7 @@ fn what(fault: LinkFault) -> String {
 
 pub(crate) fn fact(connection: &SlowConnection) -> Worded {
     let (begin_ns, end_ns) = connection.span_ns;
+    // An f64 holds nanoseconds since 1970 to 256 ns: enough for three decimals of a second.
     let [first_s, last_s] = [begin_ns, end_ns].map(|ns| ns as f64 * 1e-9);
     let text = format!(
         "{}, from {first_s:.3} to {last_s:.3} (seconds since 1970)",
@@ -108,6 +110,7 @@ pub(crate) fn path(is_broken: bool) -> Worded {
     Worded::new(label, text.to_owned(), &[])
 }
 
+// It may be the network: the first 49 requests of an operation are not recorded.
 pub(crate) fn idle_ports(ports: usize) -> Worded {
     let text = format!(
         "nothing was in flight on the {ports} recorded ports when their last requests came \

@@ -15,6 +15,7 @@ pub(crate) fn headline(killed: &KilledRank) -> String {
     } = killed;
     let mut text = match signal {
         Some(signal) => format!("rank {rank} was killed by signal {signal}{}", name(*signal)),
+        // The launcher collected the exit status before laggard could.
         None => format!("rank {rank} ended abruptly"),
     };
     // A log does not know of steps.
@@ -38,6 +39,7 @@ pub(crate) fn headline(killed: &KilledRank) -> String {
 
 fn name(signal: i32) -> &'static str {
     match signal {
+        // TERM, INT and HUP are missing: people and launchers end jobs by them.
         4 => " (SIGILL)",
         6 => " (SIGABRT)",
         // As on x86 and ARM; some architectures number it otherwise.

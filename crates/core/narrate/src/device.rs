@@ -76,6 +76,7 @@ pub(crate) fn unlike(users: &[u32], device: &Device, unlike: &Unlike) -> Worded 
                 .map(|(name, count)| format!("{name} +{count}"))
                 .collect();
             let text = format!("{name} counted errors: {}", named.join(", "));
+            // Hosts send the counts: their sum may not fit an integer.
             let sum = counters.values().map(|count| *count as f64).sum();
             Worded::new("device_errors", text, &[("errors", sum)])
         }

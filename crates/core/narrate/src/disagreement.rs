@@ -35,6 +35,7 @@ fn why(trust: Trust) -> &'static str {
         Trust::LastToArrive => "it knows who came last, whatever for",
         Trust::TimeSpent => "it knows who spends time, also in waits",
         Trust::AllSteps => "it accounts all time of all steps",
+        // Never the first: the accounting, the only other that names stages, is trusted more.
         Trust::FewSteps => "its steps are few",
         Trust::TakesTime => "it saw what takes the time",
         Trust::LosesBytes => "it saw what is lost, and where",

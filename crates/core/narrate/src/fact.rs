@@ -178,6 +178,7 @@ fn all(account: &StageAccount) -> String {
 
 fn own_work(account: &StageAccount) -> String {
     let gain = match duration(account.cost_s) {
+        // A fault behind a later rank may cost nothing: "no faster".
         cost if cost == NOTHING => "no".to_owned(),
         cost => cost,
     };
@@ -238,6 +239,7 @@ fn cores(busy: &CoresBusy) -> Worded {
 
 fn with_cores(mut worded: Worded, busy: Option<&CoresBusy>) -> Worded {
     if let Some(busy) = busy {
+        // How busy it was distinguishes a process that computed from one that waited.
         let cores = cores(busy);
         worded.text = format!("{}; {}", worded.text, cores.text);
         worded.values.extend(cores.values);

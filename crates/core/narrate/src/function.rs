@@ -10,6 +10,8 @@ const SHOWN_CHARACTERS: usize = 90;
 
 pub(crate) fn headline(found: &FunctionFault) -> String {
     let place = place(found);
+    // All ranks of a ring take as long; only the rate shows whose link it is. A range that somebody
+    // has set comes before peers.
     if let (Some(rate), Some(peers_rate)) = found.rate
         && found.is_of_link()
         && found.unexpected.is_empty()
@@ -134,6 +136,7 @@ fn place(found: &FunctionFault) -> String {
 }
 
 fn short(name: &str) -> String {
+    // By characters: a byte index may lie inside of one.
     match name.char_indices().nth(SHOWN_CHARACTERS) {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),

@@ -54,6 +54,7 @@ fn place(failure: &Failure) -> String {
 
 /// The flows it shows in, if not all of the ranks' flows are struck.
 pub(crate) fn flows(failure: &Failure) -> Option<String> {
+    // NCCL spreads an operation over many channels: by pair of ranks they fold to one range.
     let mut of_pairs: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for link in &failure.links {
         of_pairs

@@ -94,6 +94,7 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
             refused,
         } => {
             let what = if *refused {
+                // The peer's window is closed: its host acknowledges and has no room for more.
                 "are not read there".to_owned()
             } else {
                 format!("are not acknowledged, sent again {resent} times")

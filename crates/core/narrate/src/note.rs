@@ -31,10 +31,12 @@ pub fn note(note: &VerdictNote) -> String {
         VerdictNote::IncompleteSteps { steps } => {
             format!("{steps} steps were not recorded whole on every rank and are left out")
         }
+        // Which of their collectives belong together is unknown there.
         VerdictNote::MismatchedSteps { steps } => format!(
             "collectives differed over the ranks in {steps} steps; those are accounted without \
              arrival times"
         ),
+        // Where ranks wait for each other, all leave together, whoever came last.
         VerdictNote::ArrivalsUnknown => {
             "nobody recorded when ranks issue collectives: a late rank can be named only in \
              stages that do not synchronise"
@@ -169,6 +171,7 @@ fn calls(note: &CallLogNote) -> String {
         CallLogNote::FewIterations { timed } => format!(
             "the time of {timed} iterations is known, too few to say what is usual"
         ),
+        // Logs end in the middle of work, too, where recording stopped.
         CallLogNote::LogsEnd(halt) => format!(
             "the logs end in iteration {} with nothing else under way: if the job hung, {}",
             halt.iteration,
@@ -193,6 +196,7 @@ fn calls(note: &CallLogNote) -> String {
                 fold_ranks(ranks),
             )
         }
+        // A rank that is late by as much at every meeting looks like one whose clock is behind.
         CallLogNote::OffClocks { ranks } => format!(
             "clocks of rank {} differ from the others' and were set right by when ranks meet: \
              their steady lateness is unknown",
@@ -220,6 +224,7 @@ fn device_wait(share: f64, devices: DevicesSeen) -> String {
 fn read_back(of_line: &ReadBackSummary) -> String {
     let line = of_line.line.as_deref().unwrap_or("other lines");
     let often = often(of_line.per_step, "read-back");
+    // "Up to": how soon the host was ahead again is known by bounds only.
     let idle = percent(of_line.idle_share_max);
     format!("{often} at {line} may leave the device idle for up to {idle} of the step")
 }

@@ -59,6 +59,7 @@ fn subject(found: &SlowIterations) -> String {
         BlockCause::Unseen => "",
     };
     let mut text = format!("{} {what}", are(ranks, &who(ranks)));
+    // Between two passes through the pipeline there is no block to name.
     if let Some(stage) = found.stage.filter(|_| *cause != BlockCause::Outside) {
         let part = found
             .part()
@@ -132,6 +133,7 @@ pub fn absorbed(found: &AbsorbedBlock) -> String {
         step, stage, block, ..
     } = found;
     let (excess, slack) = (duration(found.excess_s), duration(found.slack_s));
+    // Calls show the stage; which of the ranks that share it was slow, only marks say.
     match found.rank {
         Some(rank) => format!(
             "step {step}: rank {rank} took {excess} longer than usual in the {block} on pipeline \

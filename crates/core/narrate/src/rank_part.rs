@@ -44,6 +44,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             "look at the device of {who}: errors in the kernel's log of its host, and what its \
              stream runs before this collective"
         ),
+        // Without timing the recorder has no event at the begin: issued and begun look alike.
         RankPart::RecorderDumps => {
             "save Flight Recorder dumps of all ranks with TORCH_NCCL_ENABLE_TIMING=1: they tell \
              which device has not begun the collective; look at the devices and the network"
@@ -64,6 +65,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         RankPart::SlowCard => {
             format!("look at the network card of {who}: errors, speed, other traffic")
         }
+        // A port that is down at one end decides it: then that end alone is named.
         RankPart::LinkEnds => format!(
             "look at the network cards of {who} and the switch between them: counters cannot \
              tell the two ends of a link apart"
@@ -97,11 +99,13 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         RankPart::HostLinks => {
             "look at links and network cards of these hosts, and at other jobs on them".to_owned()
         }
+        // The kernel ends a process by SIGKILL when memory is short, and only its log says so.
         RankPart::Memory => {
             "look in the kernel's log of its host for \"Out of memory\", and at who may kill \
              processes there; the other ranks are fine"
                 .to_owned()
         }
+        // A write to a mapping for which /dev/shm has no page left ends in SIGBUS.
         RankPart::SharedMemory => {
             format!("look at the shared memory of {who}'s host: is it full?")
         }

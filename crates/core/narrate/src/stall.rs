@@ -37,6 +37,7 @@ fn beginning(stall: &StallClaim) -> String {
         // The group of all ranks is made before there is any step to speak of.
         (_, true) if stall.is_of_start() => "the start stands still".to_owned(),
         (_, false) if stall.is_of_start() => format!("the start stood still for {quiet}"),
+        // No rank is known to wait for another, so it is not called a hang.
         (_, true) if stall.kind == StallKind::Nowhere => {
             format!("nothing has moved for {quiet} since step {since}")
         }
@@ -93,12 +94,14 @@ fn what(stall: &StallClaim) -> String {
             (StallKind::Nowhere, []) => {
                 format!("{culprits} did nothing, and in which collective they are is not known")
             }
+            // No collective says why nothing moves: the blocks of pipelines do.
             (_, halts) => halts.iter().map(standstill).collect::<Vec<_>>().join(", "),
         };
     };
     let (entered, place) = (who(&wait.entered), collective(wait));
     let is_one = wait.entered.len() == 1;
     match stall.kind {
+        // Replies of RAS list who belongs to a group, and not which collective it is in.
         StallKind::Missing if wait.number == 0 => format!(
             "{} missing from {place} ({} there)",
             are(&stall.culprits, &culprits),
@@ -219,6 +222,7 @@ fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
     }
     let verb = if behind.len() == 1 { "has" } else { "have" };
     let devices = of_ranks(behind);
+    // Where all that are under way have not begun, both lists are equal, and this one says more.
     if behind == open.not_started {
         return format!("{devices} {verb} not begun {place}, which others have begun");
     }
@@ -228,6 +232,7 @@ fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
 
 /// Where a culprit is: its stack says most, its last mark something.
 fn whereabouts(it: &Whereabouts) -> Option<String> {
+    // A process that is gone is nowhere, whatever its last mark says.
     if it.has_ended {
         return Some("has ended".to_owned());
     }
@@ -246,6 +251,7 @@ fn worker(it: &Whereabouts) -> Option<String> {
     let worker = it.worker.as_ref()?;
     let does = match worker.state {
         ProcessState::Ended => "has ended",
+        // Only workers that were stopped or have ended are kept.
         _ => "is stopped",
     };
     let pid = worker.pid;
@@ -263,7 +269,9 @@ fn does(state: ProcessState, holds_gil: Option<bool>) -> Option<&'static str> {
         (ProcessState::Stopped, _) => Some("is stopped"),
         (ProcessState::Ended, _) => Some("has ended"),
         (ProcessState::Uninterruptible, _) => Some("waits for a device or file system"),
+        // With the GIL it runs Python; without, it may be native code that spins in a wait.
         (ProcessState::Running, Some(true)) => Some("is busy"),
+        // Native code that blocks and has not released it: no other thread runs Python.
         (ProcessState::Sleeping, Some(true)) => Some("holds the GIL"),
         _ => None,
     }
@@ -296,6 +304,7 @@ pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
             .entered
             .iter()
             .copied()
+            // Those that entered something else under this number follow by their sides.
             .filter(|rank| wait.desyncs.iter().all(|desync| desync.rank != *rank))
             .collect();
         format!("{} entered {}", who(&entered), collective(wait))
@@ -310,6 +319,7 @@ pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
         text += &if is_unseen || !wait.desyncs.is_empty() {
             format!("; {} not recorded here", are(&wait.missing, &missing))
         } else if wait.number == 0 {
+            // As above, RAS: it has no answer of their processes.
             format!("; {missing} could not be reached")
         } else {
             format!("; {missing} did not")
@@ -334,6 +344,7 @@ pub(crate) fn device_arrival(arrival: &DeviceArrival) -> Worded {
     };
     let others = match later_s {
         Some(later_s) => format!("{others} had not {} later", duration(*later_s)),
+        // A host that waits for its device no longer looks, so this is no proof of absence.
         None => format!("{others} {verb} not observed there"),
     };
     let mut values = vec![

@@ -14,6 +14,7 @@ pub(crate) fn headline(found: &Straggler, first_step: u64) -> String {
     } else {
         format!(" since step {first_step}")
     };
+    // Channels are compared with each other: nothing says that it was ever otherwise.
     format!(
         "{} of group {} takes up to {ratio:.1} times as long {}{since}: {}",
         found.wait.op.name(),

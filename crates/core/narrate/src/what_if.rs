@@ -76,6 +76,7 @@ pub(crate) fn fact(found: &StepSlowdown) -> Worded {
             let doubt = if found.has_copies {
                 ""
             } else {
+                // More work shows in all copies of a stage, a slow machine in one.
                 "; with one data-parallel rank a slow machine would look the same"
             };
             let text = format!(
@@ -119,6 +120,7 @@ fn with_peers(ranks: &[u32], peers: u32) -> Vec<u32> {
     let peers = peers.min(MAX_PEERS);
     ranks
         .iter()
+        // Peers follow the recorded rank in number (docs/what-if.md).
         .flat_map(|rank| *rank..rank.saturating_add(peers))
         .collect()
 }

@@ -1,6 +1,7 @@
 use crate::{FunctionCall, Overlap};
 
 /// Priorities there are.
+// One more than the highest that a class has.
 const PRIORITIES: usize = 4;
 
 /// How much of the critical path each event takes, as a part of the span.

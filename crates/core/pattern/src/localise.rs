@@ -264,6 +264,7 @@ fn draw(workers: usize, size: usize, seed: u64) -> Vec<usize> {
 /// Median of counts up to `most`, and the median of the distances to it.
 fn median_and_mad(counts: &[u32], most: usize) -> (f64, f64) {
     // Twice the count, so that a median between two counts is a whole number.
+    // No count is larger than the sample, so each has a place.
     let mut places = vec![0usize; 2 * most + 1];
     for count in counts {
         places[2 * *count as usize] += 1;

@@ -81,6 +81,7 @@ pub fn summarise<'a>(
 
 impl Sums {
     fn pattern(self, deviation: Deviation) -> Pattern {
+        // 0 where nothing was measured; then the sums are 0 as well.
         let length = self.length.max(1.0);
         let mu = self.mean / length;
         let sigma = match deviation {

@@ -125,6 +125,7 @@ impl Trigger {
     }
 
     fn is_full(&self) -> bool {
+        // The settings may say 0, and there is no mean of none.
         self.recent.len() >= self.settings.recent.max(1)
     }
 

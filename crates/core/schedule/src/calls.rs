@@ -72,6 +72,7 @@ impl RankCalls {
             let before = seen[call.lane as usize].replace(*call);
             let counts = before.and_then(|before| Some((before.count?, call.count?)));
             if let (Some(before), Some((from, to))) = (before, counts)
+                // Calls that are launched together share a count.
                 && to > from + 1
             {
                 let lost = to - from - 1;

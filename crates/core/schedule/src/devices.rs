@@ -236,6 +236,7 @@ impl DeviceWatch {
             *more_s += part.more_s;
             *usual_s += part.usual_s;
         }
+        // As a part of the usual: stages of a model have unlike work.
         let excess: Vec<f64> = by_rank
             .values()
             .map(|[more_s, usual_s]| more_s / usual_s)
@@ -326,6 +327,7 @@ fn keep_causes(held: &mut HeldUp, is_kept: impl Fn(u32) -> bool) {
     held.lost_s = if held.causes.is_empty() {
         0.0
     } else {
+        // In proportion: what each block alone would have cost is not known.
         held.lost_s * held.excess_s() / all_s
     };
 }
@@ -354,6 +356,7 @@ fn iterations(blocks: &[DeviceBlock]) -> Vec<TimedIteration> {
             begin,
             end,
         } = *block;
+        // The device's clock; the host's only tells which mark it was, and what a launch took.
         let (began_ns, ended_ns) = (begin.device.0, end.device.0);
         if found.last().is_none_or(|timed| timed.done.has(&place)) {
             let done = RankIteration {

@@ -348,6 +348,7 @@ impl<'a> IterationAnalysis<'a> {
             .sum();
         let mut blamed: BTreeMap<StageOfPipeline, BlamedBlocks> = BTreeMap::new();
         for marker in episode {
+            // Always there: slow iterations are picked from those that were observed.
             let observed = &self.blocks[marker];
             let found = self
                 .localiser
@@ -489,6 +490,7 @@ impl<'a> IterationAnalysis<'a> {
         }
         let all_s: f64 = late_s.iter().sum();
         let seen: Vec<u32> = members.iter().map(|at| self.job.ranks[*at].rank).collect();
+        // Not empty: a block that is blamed was seen in the log of a member.
         let mut unseen = self.job.sharers(seen[0]);
         unseen.retain(|rank| !seen.contains(rank));
         let latest = largest(&late_s)
@@ -516,6 +518,7 @@ impl<'a> IterationAnalysis<'a> {
         let begin_ns = blamed.iter().map(|(_, _, seen)| seen.ready_ns).min();
         let end_ns = blamed.iter().map(|(_, _, seen)| seen.end_ns).max();
         let mut blocks: Vec<_> = blamed.iter().map(|(_, slow, _)| slow.block).collect();
+        // Not sorted before: only whether all are one block counts.
         blocks.dedup();
         SlowIterations {
             ranks,
@@ -526,6 +529,7 @@ impl<'a> IterationAnalysis<'a> {
             span_ns: begin_ns.zip(end_ns),
             victims,
             outside_s: self.outside(place.pipeline, episode),
+            // NaN where nobody was late, which no comparison passes.
             wide_share: Some(wide_own_s / wide_all_s).filter(|share| *share > MOSTLY),
             last_share,
             block: Some(blocks[0]).filter(|_| blocks.len() == 1),

@@ -44,6 +44,7 @@ impl Expectation {
         for (node, duration_s) in durations_s.iter().copied().enumerate() {
             if duration_s.is_finite() && self.believes(node, duration_s, passed_gate) {
                 self.counts[node] += 1;
+                // With a weight of 1 the mean is the last value.
                 let weight = if self.update == Update::Last {
                     1.0
                 } else {

@@ -114,6 +114,8 @@ impl Graph {
 
     /// Stage and block of a node.
     pub fn block(&self, node: usize) -> (usize, PipelineBlock) {
+        // The first is 0, so one is always at or below. Stages without blocks share their first
+        // with the next one, and the last of those has the node.
         let stage = self.firsts.partition_point(|first| *first as usize <= node) - 1;
         (
             stage,

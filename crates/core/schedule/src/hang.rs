@@ -97,6 +97,7 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Pipelin
         let usual_s = median_s(pauses_s.iter().copied())?;
         let longest_s = pauses_s.into_iter().fold(0.0, f64::max);
         let clocks_s = job.clocks_differ_s(*at, latest);
+        // From the longest on, not from the usual: the longest was healthy.
         let latest_s = longest_s + SCATTERS * (longest_s - usual_s);
         let mut overdue = silent_s > latest_s + clocks_s;
         if let Some(due_ns) = due_ns {

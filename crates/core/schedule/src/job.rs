@@ -219,6 +219,7 @@ impl LoggedJob {
             }
         }
         let (fits, scheme, graph) = best?;
+        // Most, not all: one odd iteration must not hide the schedule.
         (fits * 2 > tried.len()).then_some((scheme, graph))
     }
 

@@ -254,6 +254,7 @@ impl Judge {
             causes: with_ranks(&pipelines, causes),
             absorbed: with_ranks(&pipelines, absorbed),
         };
+        // 0 before the first healthy iteration: nothing is known to be longer than usual.
         let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
         (!silent).then_some(held)
     }

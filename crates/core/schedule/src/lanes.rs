@@ -9,6 +9,7 @@ const SAMPLES: usize = 64;
 /// Shifts of positions that are looked at closely.
 const SHIFTS: usize = 16;
 /// Room for calls that share a count in a [`LaneCall::key`].
+// Leaves 52 bits for the count.
 const SHARED: u64 = 1 << 12;
 
 /// One communicator as one rank saw it.
@@ -95,6 +96,7 @@ pub(crate) fn lanes_of(log: &RankCalls) -> Vec<LaneCalls> {
             .count();
         let counts =
             lane.calls.first().map(LaneCall::count) != lane.calls.last().map(LaneCall::count);
+        // Of a single call it is unknown whether the count moves: it counts as a collective's.
         lane.kind = if points * 2 > lane.calls.len() {
             LaneKind::Point
         } else if lane.counted && lane.calls.len() > 1 && !counts {

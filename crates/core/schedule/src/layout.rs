@@ -152,6 +152,7 @@ impl Layout {
             });
         }
         for (_, size) in axes.iter_mut().filter(|(axis, _)| *axis == Axis::Data) {
+            // Fits: it divides the number of ranks.
             *size *= rest as u32;
         }
         Ok(Self { axes })
@@ -195,6 +196,7 @@ impl Layout {
     /// The rank that differs from this one in one coordinate only.
     pub fn neighbour(&self, rank: u32, axis: Axis, coordinate: u32) -> u32 {
         let stride = self.stride(axis);
+        // Not below zero: what is taken away is a part of the rank.
         rank - self.coordinate(rank, axis) * stride + coordinate * stride
     }
 

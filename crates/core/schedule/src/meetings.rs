@@ -75,6 +75,7 @@ impl Meetings {
             let late = self.late.entry(last.block).or_default();
             // Until the second last came, others were missing too.
             late.alone_s += last.at_ns.saturating_sub(second.at_ns) as f64 * 1e-9;
+            // The last part of a key is the rank.
             late.others
                 .extend(others.iter().chain([second]).map(|other| other.block.4));
         }
@@ -104,6 +105,7 @@ impl Meetings {
 
     /// Forgets iterations before this one.
     pub(crate) fn pass(&mut self, next: u64) {
+        // The least key of that iteration: keys begin with its number.
         self.late = self.late.split_off(&(next, 0, Pass::Forward, 0, 0));
     }
 }

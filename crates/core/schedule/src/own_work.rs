@@ -27,6 +27,7 @@ impl OwnWork {
     pub(crate) fn add(&mut self, rank: u32, step: u64, work_s: f64) {
         while step / self.part_steps >= PARTS {
             self.part_steps *= 2;
+            // All at once: parts of different ranks must stay of one length.
             for parts in self.ranks.values_mut() {
                 *parts = parts.chunks(2).map(|pair| pair.iter().sum()).collect();
             }

@@ -104,6 +104,7 @@ impl Scheme {
                         order.extend(due.map(|due| whole_block(Pass::Weight, due)));
                     }
                 }
+                // Those that no later backward pass made room for.
                 let first = microbatches.saturating_sub(stage);
                 order.extend((first..microbatches).map(|m| whole_block(Pass::Weight, m)));
                 order

@@ -304,6 +304,7 @@ impl Watch {
             .into_values()
             .filter(|pipeline| {
                 let count = pipeline.places.len() as u32;
+                // Stages lie on ranks in turn, so that the first ones of all ranks count from 0.
                 pipeline.places.keys().copied().eq(0..count)
                     && pipeline.seen.iter().copied().eq(0..pipeline.stages)
                     && count > 1

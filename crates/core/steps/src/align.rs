@@ -197,6 +197,7 @@ impl Aligner {
 
     /// Says how many ranks the whole job has, those of other hosts included.
     pub fn set_world_size(&mut self, ranks: u32) {
+        // Each rank says it; one that knows less must not lower it.
         self.world_size = self.world_size.max(ranks as usize);
     }
 
@@ -477,6 +478,7 @@ fn signature(step: &JobStep) -> Option<u64> {
     }
     votes
         .into_iter()
+        // Of equals the largest signature, so that a run repeats.
         .max_by_key(|(_, count)| *count)
         .map(|(signature, _)| signature)
 }

@@ -135,6 +135,7 @@ pub(crate) fn build_cut(delivered: &DeliveredSteps<'_>, ranks: &[u32], cut: Cut)
             blocks.add_by_stage(number, &rows);
         }
     }
+    // A few steps with other segments on some ranks, as of an evaluation, make no roles.
     if role_votes * 2 > steps.len() {
         // Shapes of many steps add up, and there are no more roles than ranks.
         window.roles = shapes.len().min(window.ranks.len());

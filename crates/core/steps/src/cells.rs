@@ -246,6 +246,7 @@ impl Cells {
                 places[rank] = segment.end.seconds_since(from);
                 from = segment.end;
             }
+            // A rank with more segments than the first differs as much as one with fewer.
             if segments.next().is_some() {
                 return None;
             }

@@ -41,6 +41,7 @@ impl StepCounter {
                 }
                 self.explicit = true;
             }
+            // Hooks would count a second step inside one that the script names.
             _ if self.explicit => {}
             MarkKind::OptimizerEnd => {
                 self.after_optimizer = true;
@@ -74,6 +75,7 @@ impl StepCounter {
     }
 
     fn advance(&mut self) {
+        // This runs in training: a count that wraps is better than a panic.
         self.step = self.step.wrapping_add(1);
         self.after_optimizer = false;
     }

@@ -49,6 +49,7 @@ impl IterationLearner {
             self.lock();
             return Heard::Learning;
         }
+        // `next` is taken modulo the length, and the cycle is not empty here.
         if self.cycle[self.next] == piece {
             self.next = (self.next + 1) % self.cycle.len();
             self.unmatched = 0;
@@ -74,6 +75,7 @@ impl IterationLearner {
         });
         if let Some(period) = period {
             self.cycle = newest_first[..period].iter().rev().copied().collect();
+            // Until another loop is learned, pieces are only compared with the cycle.
             self.recent.clear();
         }
     }

@@ -251,6 +251,7 @@ fn best_shift(
             .zip(reference)
             .map(|((a, _), (b, _))| a.end_ns - b.end_ns)
             .collect();
+        // On one clock no shift in time is allowed: ends must agree as they stand.
         let ahead = if one_clock {
             0
         } else {

@@ -196,6 +196,7 @@ impl Trace {
                 continue;
             };
             if slice.kind.is_device() || slice.kind == SliceKind::Collective {
+                // Not before its own start: the next may start at the same instant.
                 slice.end_ns = slice.end_ns.min((*next).max(slice.start_ns));
                 *next = slice.start_ns;
             }

@@ -256,6 +256,7 @@ struct CollectiveCall {
 /// Collectives as the host issues them, by time: PyTorch's own calls where they were recorded,
 /// else the ranges of its backends.
 fn issues(trace: &Trace) -> Vec<CollectiveCall> {
+    // Not both: one collective would be issued twice.
     let called = issues_of(trace, SliceKind::Op, "c10d::");
     if called.is_empty() {
         issues_of(trace, SliceKind::Annotation, "nccl:")

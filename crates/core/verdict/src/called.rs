@@ -61,6 +61,7 @@ impl Called {
         }
         let issue = match &mark.event {
             Event::CollectiveIssue(issue) => issue,
+            // Blocks are the framework's own word on what calls only suggest.
             Event::BlockBegin(_) => {
                 self.stop();
                 return false;
@@ -117,6 +118,7 @@ impl Called {
                 log
             })
             .collect();
+        // What cannot be compared yet may be at the next look: a running job calls on.
         let found = diagnose(logs, sizes, &[], &self.settings).ok().flatten();
         let is_pipeline =
             |found: &Diagnosis| found.layout.size(Axis::Pipeline) > 1 && found.schedule.is_some();

@@ -110,12 +110,14 @@ impl ProfileSettings {
 
 /// What a step takes, in seconds.
 pub(crate) fn known_step_s(usual_step_s: Option<f64>) -> f64 {
+    // Steps of a recording may take no time, and this is divided by.
     usual_step_s.unwrap_or(UNKNOWN_STEP_S).max(1e-6)
 }
 
 /// The step of a job that is in `step` which all ranks can be told of in `ahead_s`.
 pub(crate) fn step_in(ahead_s: f64, step: u32, usual_step_s: Option<f64>) -> u32 {
     let ahead = (AHEAD_STEPS + ahead_s / known_step_s(usual_step_s)).ceil();
+    // The cast saturates as well: short steps make this large.
     step.saturating_add(ahead as u32)
 }
 
@@ -267,6 +269,7 @@ impl Escalation {
             })
             .collect();
         others.sort_unstable();
+        // Without a suspect there is no side to compare with: all are peers.
         let room = if suspects.is_empty() {
             UNSUSPECTED.others
         } else {
@@ -287,6 +290,7 @@ impl Escalation {
             steps: steps.end - steps.start,
             ..Ordered::default()
         });
+        // Hosts order their parts one by one, and may begin in different steps.
         let last = window.last_step().max(steps.end);
         window.first_step = window.first_step.min(steps.start);
         window.steps = last - window.first_step;

@@ -124,6 +124,8 @@ impl Hangs {
 
     /// The job is started over; no number is given twice.
     pub(crate) fn restart(&mut self, settings: HangSettings) {
+        // Hundreds of ranks may have been asked a moment ago: a start that hangs again does not ask
+        // them at once.
         let Self {
             spoken,
             others_asked,
@@ -274,6 +276,7 @@ impl Hangs {
         let is_over = !accused.is_empty() && accused.iter().all(|it| stall.gone.contains(it));
         let at = self.quiet_until.max(self.last_at()).unwrap_or_default();
         let is_long = by_itself && at.seconds_since(stall.since) >= self.quiet_min_s;
+        // One that is itself to blame did not give up waiting.
         let waits = !accused.contains(&rank) && stall.waiting.contains(&rank);
         let gave_up = self.killed.is_none() && waits && (is_over || is_long);
         // What they called cannot have ended well for any of them.
@@ -312,6 +315,7 @@ impl Hangs {
         let (rank, signal) = self.killed?;
         let step = u64::from(self.collectives.step_of(rank));
         let stall = self.collectives.stuck();
+        // A start has one death, the first, so that its number is an id.
         let id = format!("k{}", self.restarts + 1);
         Some(death(rank, signal, step, stall.as_ref(), context, id))
     }
@@ -327,6 +331,8 @@ impl Hangs {
         standing: impl FnOnce() -> Vec<Standstill>,
     ) {
         let is_still = self.collectives.is_still(at);
+        // Of several hosts the furthest counts: a rank that gives up is judged by how long all
+        // stood still.
         self.quiet_until = self.quiet_until.max(Some(at));
         if let Some(under) = &mut self.now {
             under.at = at;
@@ -352,6 +358,7 @@ impl Hangs {
                 .map(|stall| Stall { step, ..stall })
         });
         let stall = match stall {
+            // A rank that never comes to a collective may wait for its pipeline, in a receive.
             Some(stall) if stall.kind == StallKind::Missing => {
                 Some(self.in_pipelines(stall, standing()))
             }
@@ -488,6 +495,7 @@ impl Hangs {
         };
         if under.asks == Asks::Others {
             let Seen { stacks, others, .. } = &under.seen;
+            // Spread over the job: the first ranks would be those of a few hosts.
             let every = all.len().div_ceil(LATER.others).max(1);
             let is_known = |rank: &u32| stacks.contains_key(rank) || others.contains_key(rank);
             return all.step_by(every).filter(|rank| !is_known(rank)).collect();
@@ -681,6 +689,7 @@ impl Under {
         let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
+        // What was reported as a hang stays one until something moves.
         let is_doubtful = self.reported.is_some_and(|(kind, severity)| {
             matches!(kind, StallKind::Unseen | StallKind::Nowhere) || severity == Severity::Info
         });

@@ -185,6 +185,8 @@ impl HostMerger {
         let before = sender.watermark;
         sender.watermark = RankNs(watermark.0.saturating_add_signed(shift_ns));
         (sender.ended, sender.silent) = (last, false);
+        // Both sets are sorted by watermark, so that an entry moves by being taken out and put
+        // back.
         self.reached.remove(&(before, place));
         self.waited.remove(&(before, place));
         self.reached.insert((sender.watermark, place));
@@ -193,6 +195,8 @@ impl HostMerger {
             self.waited.insert((sender.watermark, place));
         }
         if let Some((at, _)) = sender.queue.front() {
+            // The first time of a queue changes only in `release`: a place that is in here stays as
+            // it is.
             self.heads.insert((*at, place));
         }
         self.release(self.watermark());
@@ -322,6 +326,7 @@ impl HostMerger {
             // What is left of an earlier start, of ranks that are no more.
             Some(_) if self.hosts[place].start < self.start => {}
             Some(other) => {
+                // If this host is lost, nobody waits for what a profile of these shows.
                 if let Input::ProfileOrdered { ranks, .. } = &other {
                     self.hosts[place].profiled.clone_from(ranks);
                 }
@@ -332,6 +337,7 @@ impl HostMerger {
 
     /// Starts the job over, unless another host has reported it before.
     fn restart(&mut self, place: usize, start: Start) {
+        // Also where another host came first: what this one sends from now on is of the new start.
         self.hosts[place].start = start;
         if start > self.start {
             self.start = start;
@@ -343,11 +349,13 @@ impl HostMerger {
 
     /// Reports a hang with the stacks that came. No host of several can say that they are all.
     fn stop_asking(&mut self) {
+        // A single host says itself when its stacks are complete.
         if self.hosts.len() < 2 || self.job.wanted_stacks().is_empty() {
             self.asked_at = None;
             return;
         }
         let now = self.furthest();
+        // By the clock of the hosts: the same batches give the same verdict whenever they arrive.
         let since = *self.asked_at.get_or_insert(now);
         if now.seconds_since(since) >= STACKS_WITHIN_S {
             self.job.take(Input::StacksComplete);
@@ -367,6 +375,8 @@ impl HostMerger {
         // Hosts are asked until the job has come to it: an answer may be lost on the way.
         self.profile.take_if(|wanted| step >= wanted.first_step);
         let settings = self.job.settings.profile.clone();
+        // The job counts only windows that a host has begun. An order that no host carries out must
+        // not be repeated at once either.
         if self.profile.is_some()
             || self
                 .profile_asked_at
@@ -394,6 +404,7 @@ impl Host {
     fn begin_anew(&mut self) {
         if self.ended {
             self.queue.push_back((self.at, None));
+            // A new start of the job has new rings, of which nothing was reported.
             (self.attempt, self.reported) = (0, BTreeMap::new());
         }
         let before = self
@@ -409,6 +420,8 @@ impl Host {
     fn take(&mut self, input: Input) {
         match &input {
             Input::Restart { attempt } => {
+                // An agent that was started anew reads the same restart again. One without a number
+                // cannot be recognised.
                 if *attempt > 0 && *attempt == self.attempt {
                     return;
                 }
@@ -429,6 +442,8 @@ impl Host {
             }
             Input::Lost { rank, records } => {
                 if let Some(again) = self.again.get_mut(rank) {
+                    // Most of these were reported before as marks. What is new of them is known at
+                    // the next new mark.
                     again.passed = again.passed.saturating_add(*records);
                     return;
                 }

@@ -135,6 +135,8 @@ impl Job {
                 self.detectors
                     .collectives
                     .hangs
+                    // Where each rank of a pipeline stands is worked out only if the job has
+                    // stalled.
                     .quiet(at, is_blocked, || self.detectors.pipelines.standing());
             }
             Input::ProfileOrdered {
@@ -172,6 +174,7 @@ impl Job {
                 self.note(VerdictNote::Network { rank, fault });
             }
             Input::Entered { rank, .. }
+            // Of a recording without marks this is all that shows that a rank is there.
             | Input::Timed { rank, .. }
             | Input::Communicator { rank, .. } => self.placement.see(rank),
             Input::Left { rank, step, .. } => {
@@ -252,6 +255,7 @@ impl Job {
 
     fn mark(&mut self, rank: u32, mark: &Mark) {
         if let Event::DeviceTime(time) = &mark.event {
+            // A device's time is no mark of the loop: it ends no stall, no segment and no step.
             self.device_time(rank, mark, time);
             return;
         }
@@ -283,6 +287,7 @@ impl Job {
 
     /// Ends the job: what is still open is closed.
     pub fn finish(&mut self) {
+        // Open steps first: the aligner settles without what it does not have.
         for rank in self.streams.open() {
             self.finish_rank(rank);
         }

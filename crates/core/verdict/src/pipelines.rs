@@ -107,6 +107,8 @@ impl Pipelines {
                 place,
             });
         }
+        // Also where devices report times: hangs, and which rank waits for which, go by the host's
+        // marks.
         let held = if begins {
             self.watch.begin(rank, mark.at.0, place)
         } else {
@@ -145,6 +147,7 @@ impl Pipelines {
     ) -> Vec<u64> {
         let blocks = self.blocks(rank, times);
         let found = self.devices.take(rank, &blocks, &self.watch);
+        // Before the blocks are taken: what is notable depends on how many steps were looked at.
         self.looked.at(self.devices.take_steps());
         let new = found.iter().flat_map(|held| self.take(held, &left_out));
         new.collect()
@@ -174,6 +177,7 @@ impl Pipelines {
                 marked.pop_front();
             }
             let Some(mark) = marked.pop_front_if(|mark| mark.at == time.host) else {
+                // Without its begin or its end a block has no length.
                 open = None;
                 continue;
             };
@@ -211,6 +215,7 @@ impl Pipelines {
             ranks.push(*rank);
             blocks.push(*slow);
         }
+        // Each cause took longer than usual, so that this divides.
         let all_s: f64 = held.causes.iter().map(|(_, slow)| slow.excess_s()).sum();
         let mut new = Vec::new();
         for (stage, (mut ranks, blocks)) in by_stage {
@@ -347,6 +352,7 @@ impl Detector for Pipelines {
         let absorbed = std::mem::take(&mut self.absorbed);
         let fresh = Self::new(self.schedule.clone(), self.settings.clone());
         *self = Self {
+            // Those of earlier starts stay in the verdict, as incidents do.
             absorbed,
             numbers: self.numbers,
             ..fresh

@@ -110,6 +110,7 @@ fn stages(
             for (sum, lag) in lag_s[slot].iter_mut().zip(lags(&places, spent_s)) {
                 *sum += f64::from(lag);
             }
+            // Within noise any rank may come last.
             led[slot][leading.leader] += u64::from(leading.gap_s > notable_s);
         });
     }

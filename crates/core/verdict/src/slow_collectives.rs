@@ -43,6 +43,7 @@ impl Span {
     /// Reads what it has cost by now, which takes a while with many ranks, now and then; whether it
     /// is over.
     fn is_over(&mut self, at: RankNs, communication: &Communication, share_min: f64) -> bool {
+        // Slow operations bring a step and no time: a span begins with its first look.
         let age_s = at.seconds_since(*self.first_at.get_or_insert(at));
         let last_at = self.cost_s.back().map(|(last_at, _)| *last_at);
         if last_at.is_some_and(|last_at| at.seconds_since(last_at) < READ_EVERY_S) {
@@ -62,6 +63,7 @@ impl Span {
         }
         let (since, before_s) = self.cost_s.front().copied().unwrap_or((at, 0.0));
         let lately_s = cost_s - before_s;
+        // Of the whole period, also where the span is younger: a burst of a second reports nothing.
         self.is_much = lately_s >= share_min * OVER_AFTER_S;
         lately_s < share_min * at.seconds_since(since).max(WEATHER_S)
             && age_s
@@ -111,6 +113,7 @@ impl SlowCollectives {
         let span = self.now.as_mut()?;
         if span.is_over(at, communication, self.share_min) {
             let steps = (span.first_step, span.last_step);
+            // Before the blame is forgotten below: afterwards nobody is named.
             let found = communication.straggler().filter(|_| span.reported);
             self.over
                 .extend(found.map(|found| (span.number, found, steps)));

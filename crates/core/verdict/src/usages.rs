@@ -29,6 +29,8 @@ pub(crate) struct Usages {
 impl Usages {
     /// Takes what a rank's process did in these steps.
     pub(crate) fn take(&mut self, rank: u32, steps: RangeInclusive<u64>, usage: CoreUsage) {
+        // From a file or the network: a number beyond all hosts would decide each mean that it is
+        // in.
         if usage.is_sound() {
             keep(self.ranks.entry(rank).or_default(), steps, usage, KEPT);
         }

@@ -54,6 +54,7 @@ pub fn analyse(trace: &PipelineTrace) -> Result<Findings, TraceError> {
         return Err(TraceError::new("rows", "a step takes no time"));
     }
     let stragglers = (slowdown >= SLOWDOWN_MIN).then(|| {
+        // All steps share the graph, so ideal operations take each the same time.
         let ideal = vec![ideal_s; trace.steps().len()];
         attribute(trace, &ideal, &|op| op.kind.family(), |own| {
             what.step_s(own)
@@ -180,6 +181,7 @@ impl<'a> Experiment<'a> {
             ranks,
             without_s,
             alone_s,
+            // Not by zero: removals are asked for from a slowdown of [`SLOWDOWN_MIN`] on.
             removed_share: (simulated_s - without_s) / (simulated_s - ideal_s),
             added_share: (alone_s - ideal_s) / (simulated_s - ideal_s),
         }
@@ -240,6 +242,7 @@ fn attribute(
 ) -> Attribution {
     let ops = trace.ops();
     let mut families: Vec<(OpKind, &str)> = ops.iter().map(|op| (op.kind, family(op))).collect();
+    // By kind, so that types are listed in the order of the schema and not of the rows.
     families.sort_unstable();
     // A family's kinds need not be neighbours: first operations are of two kinds.
     let mut known = BTreeSet::new();
@@ -325,6 +328,7 @@ fn slowest(ranks: &[RankSlowdown]) -> Vec<u32> {
         by_slowdown.then(a.rank.cmp(&b.rank))
     });
     let (of, among) = SLOWEST_SHARE;
+    // Rounded up: of few ranks at least one is taken out.
     let count = (ranks.len() * of).div_ceil(among);
     order
         .into_iter()

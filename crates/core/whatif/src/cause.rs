@@ -6,6 +6,7 @@ use crate::analysis::{heaviest, highest, mean, median};
 use crate::trace::TraceCell;
 
 /// Share of the slowdown a cause must explain.
+// This and the next four are ours: they separate the three traces that the authors publish.
 const REMOVED_SHARE_MIN: f64 = 0.5;
 /// Share of the steps in which a faulty rank must be the slowest.
 const TOP_SHARE_MIN: f64 = 0.9;
@@ -148,6 +149,7 @@ impl<'a> Passes<'a> {
     /// Whether a stage has more work than the others on every data-parallel rank alike.
     fn all_share(&self, stage: usize) -> bool {
         let (dp, pp) = (self.trace.dp(), self.trace.pp());
+        // No other stage to have more work than.
         if pp < 2 {
             return false;
         }

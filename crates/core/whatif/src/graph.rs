@@ -248,6 +248,7 @@ impl DependencyBuilder<'_> {
             self.gathers(stage)?;
         }
         if is_overlapped {
+            // Overlapped with passes, but not with what follows them.
             if let (Some(next), Some(reduce)) = (tail.get(begin), reduces.last()) {
                 self.after[*next].push(reduce);
             }
@@ -409,6 +410,7 @@ fn in_order(units: Vec<OpUnit>, after: &[Vec<usize>]) -> Result<Vec<OpUnit>, Tra
             }
         }
     }
+    // What never became ready waits for itself, directly or through others.
     if order.len() < units.len() {
         let reason = "operations of the first step wait for one another in a circle";
         return Err(TraceError::new("rows", reason));

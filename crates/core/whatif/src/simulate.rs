@@ -72,6 +72,7 @@ impl<'a> Simulator<'a> {
             }
         }
         let mut step_s = vec![0.0; self.trace.steps().len()];
+        // What ends last is among those that nothing waits for.
         for op in &self.graph.last {
             for (step_s, ends) in step_s.iter_mut().zip(self.ends[row(*op, lanes)].chunks(dp)) {
                 *step_s = ends.iter().copied().fold(*step_s, f64::max);

@@ -202,6 +202,7 @@ impl PipelineTrace {
                 is_odd[step] = true;
                 continue;
             };
+            // In bounds: [`ranks`] has checked the coordinates of each row.
             let cell = op * lanes + step * trace.layout.dp_size as usize;
             let cell = cell + row.dp_rank as usize;
             if !trace.start_s[cell].is_nan() {
@@ -219,6 +220,7 @@ impl PipelineTrace {
     /// Drops the steps that were not recorded whole.
     fn leave_out(&mut self, is_odd: &[bool]) -> Result<(), TraceError> {
         let (dp, lanes) = (self.dp(), self.lanes());
+        // All tables have the same holes: one says which.
         let whole: Vec<usize> = (0..self.steps.len())
             .filter(|step| {
                 let has_hole = (0..self.ops.len())
@@ -375,6 +377,7 @@ fn ranks(layout: &JobLayout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
             return Err(TraceError::new(place_of(row), reason));
         }
         let cell = row.dp_rank as usize * layout.pp_size as usize + row.stage as usize;
+        // In bounds: the highest coordinates are those of the layout.
         let known = *ranks[cell].get_or_insert(row.rank);
         if known != row.rank {
             let reason = format!(
@@ -418,6 +421,7 @@ fn operations(
     rows: &[Row],
 ) -> Result<(Vec<PipelineOp>, Vec<usize>), TraceError> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    // One data-parallel rank does: all carry out the same schedule.
     for row in rows.iter().filter(|row| row.dp_rank == 0) {
         *counts.entry(row.step).or_default() += 1;
     }

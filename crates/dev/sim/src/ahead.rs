@@ -184,6 +184,7 @@ impl HostMark {
 
 impl AheadRank {
     fn push(&mut self, takes_s: f64, waits_for: usize) {
+        // A task may begin only after the launch has reached the device.
         let launched_s = self.now_s + LAUNCH_S;
         self.tasks.push(QueuedTask {
             launched_s,
@@ -210,6 +211,7 @@ impl AheadRank {
     fn settle(&mut self, collectives: &[Option<f64>]) -> bool {
         let before = self.known;
         while let Some(task) = self.tasks.get(self.known).copied() {
+            // Before the first task this is `usize::MAX`, which counts as ended at 0.
             let previous_s = self.ended_s(self.known.wrapping_sub(1)).unwrap_or(0.0);
             let met_s = match task.waits_for.checked_sub(1) {
                 Some(at) => match collectives.get(at).copied().flatten() {
@@ -236,6 +238,8 @@ impl AheadRank {
             Act::Launch(takes_s) => {
                 // A full queue holds up the host in its launch.
                 if let Some(full) = self.kernels.len().checked_sub(queue) {
+                    // The kernel `queue` launches ago must have ended before this one fits. Marks
+                    // take no place.
                     let Some(free_s) = self.ended_s(self.kernels[full]) else {
                         return false;
                     };
@@ -246,6 +250,7 @@ impl AheadRank {
             }
             Act::Issue => {
                 self.mark(step, MarkKind::CollectiveIssue);
+                // `mark` has pushed a task, so there is one to arrive with.
                 self.issued.push((self.tasks.len() - 1, self.now_s));
             }
             Act::Join => self.push(0.0, self.issued.len()),
@@ -327,6 +332,8 @@ impl AheadJob {
                     moves = true;
                 }
             }
+            // Ranks run on until all of them need a collective that is not known, so a round ends
+            // each that all have arrived at.
             moves |= self.meet(&ranks, &mut collectives);
             if !moves {
                 break;
@@ -374,6 +381,8 @@ impl AheadJob {
     }
 
     fn rank(&self, rank: u32) -> AheadRank {
+        // All draws are made before the job runs: a fault changes when things happen, not what is
+        // drawn, and the same job without it is the true comparison.
         let mut rng = SmallRng::seed_from_u64(self.seed * 1000 + u64::from(rank));
         let mut acts = Vec::new();
         for step in 0..self.steps {
@@ -406,6 +415,7 @@ impl AheadJob {
         };
         let [data_s, forward_s, backward_s, optimizer_s, callback_s] = self.host_s;
         let [on_forward_s, on_backward_s, on_optimizer_s] = self.device_s;
+        // Forward and backward launch `KERNELS` each, so the step is late by the whole.
         let launches_s = late_s(SlowSpot::Launches) / (2 * KERNELS) as f64;
         let mut push = |act| acts.push((step, act));
         push(Act::Mark(MarkKind::DataBegin));
@@ -413,6 +423,7 @@ impl AheadJob {
         push(Act::Mark(MarkKind::DataEnd));
         for kernel in 0..KERNELS {
             if is_first_of_layer(kernel) {
+                // A third before each layer. A sharded job meets between them.
                 push(Act::Work(late_s(SlowSpot::HostForward) / BUCKETS as f64));
             }
             if self.sharded && is_first_of_layer(kernel) {
@@ -435,6 +446,7 @@ impl AheadJob {
             push(Act::Work(of_kernel(noisy(backward_s)) + launches_s));
             let late_s = late_s(SlowSpot::DeviceBackward);
             push(Act::Launch(of_kernel(noisy(on_backward_s) + late_s)));
+            // Gradients of a layer are ready after its last kernel.
             if is_first_of_layer(kernel + 1) {
                 push(Act::Issue);
             }
@@ -493,6 +505,7 @@ impl AheadJob {
                 inputs.extend(times.map(|mark| (mark.at.0, Input::Mark { rank, mark })));
             }
         }
+        // The sort is stable, so the ranks, declared at 0, stay first.
         inputs.sort_by_key(|(at, _)| *at);
         inputs.into_iter().map(|(_, input)| input).collect()
     }
@@ -557,8 +570,10 @@ fn device_times(rank: &AheadRank) -> Vec<Mark> {
         };
         times.push(Mark {
             event: Event::DeviceTime(time),
+            // The run has its first mark at least, so there is a time before this end.
             ..times[times.len() - 1]
         });
+        // The mark that ends a run may begin the next one.
         at += length.saturating_sub(1).max(1);
     }
     times

@@ -108,7 +108,9 @@ impl ClusterRun {
                 }
             }
         }
+        // What a fault prevents has an infinite time and is never called.
         calls.retain(|(at, ..)| at.is_finite());
+        // The sort is stable: an operation begins before its transfers, even at the same time.
         calls.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
         calls
     }

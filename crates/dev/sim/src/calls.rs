@@ -161,6 +161,7 @@ impl PipelineRank {
             op,
             size,
             lane: lane as u32,
+            // Counted before the launch, so the first operation has 0.
             count: Some(count),
         });
     }
@@ -277,6 +278,8 @@ impl CalledJob {
             .map(|(lane, group)| Lane {
                 pointer: format!("{:#x}", pointer + ((lane as u64) << 8)),
                 hash: if self.hashes {
+                    // As long as the signed 64-bit numbers of real logs, so that long lines cut it
+                    // off.
                     format!("-59562859790{lane}{group:07}")
                 } else {
                     String::new()
@@ -289,6 +292,7 @@ impl CalledJob {
     /// blocks they begin and end.
     pub fn inputs(&self) -> Vec<Input> {
         let ranks = self.run();
+        // Only the chunks are asked for, which do not depend on the microbatches.
         let stages = self.scheme.plan(self.pp, 0).chunks() * self.pp;
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut marks = Vec::new();
@@ -407,6 +411,7 @@ impl CalledJob {
                 };
                 let (stage, copy, tensor, at) = (rank.stage, rank.copy, rank.tensor, rank.at);
                 // Ranks of a stage wait for one another: the time when all are done.
+                // Looked at before the rank itself is borrowed for writing.
                 let members = (0..self.tp).map(|t| self.rank(stage as u32, copy, t));
                 let due_s = members
                     .map(|member| ranks[&member].due_s.get(at).copied())
@@ -441,6 +446,8 @@ impl CalledJob {
                         None => 0.0,
                     };
                     moved = true;
+                    // A receive after the input came is a call of its own, not the other half of a
+                    // send.
                     rank.sent = false;
                     let begin_s = rank.free_s.max(input_s);
                     let delays = self.delays.iter().filter(|delay| delay.at == spot);
@@ -449,6 +456,8 @@ impl CalledJob {
                         Some(Primitive::Layer(calls)) => calls,
                         _ => usize::MAX,
                     };
+                    // The rank makes the calls before the one it stops at; without a due time its
+                    // stage stays with it.
                     rank.stopped = calls < usize::MAX;
                     rank.worked.push(WorkedBlock {
                         block,
@@ -504,12 +513,15 @@ impl CalledJob {
         let forward = block.pass == Pass::Forward;
         let first = forward && rank.stage == 0 && block.chunk == 0;
         let last = forward && rank.stage + 1 == self.pp as usize;
+        // As in logs of Megatron-LM: the first stage broadcasts its input, the last one sums the
+        // loss.
         let before = [(CollectiveOp::BROADCAST, 32_768); 3];
         let layers = [(CollectiveOp::ALLREDUCE, ACTIVATIONS); LAYER_CALLS];
         let after = [(CollectiveOp::ALLREDUCE, 4_096); 3];
         let calls = before.into_iter().filter(|_| first).chain(layers);
         let calls: Vec<_> = calls.chain(after.into_iter().filter(|_| last)).collect();
         for (at, (op, size)) in calls.iter().enumerate().take(most) {
+            // Each layer takes its part of the delay, so that no single call stands out.
             let part = at as f64 / calls.len() as f64;
             let at_s = begin_s + at as f64 * LAUNCH_S + part * extra_s;
             rank.call(at_s, TENSOR, *op, *size, random);
@@ -526,10 +538,12 @@ impl CalledJob {
                 all = false;
                 continue;
             }
+            // Ranks that came so far ask, even if another never comes: a log ends in this call.
             rank.call(rank.free_s, WORLD, CollectiveOp::ALLREDUCE, 1, random);
             met_s = met_s.max(rank.free_s);
         }
         for rank in ranks.values_mut().filter(|_| all) {
+            // The size in a real log; that of the first stage differs, as it has the embedding.
             let shard = 2_529_312_768 + 64 * u64::from(rank.stage == 0);
             let (reduce, gather) = (CollectiveOp::REDUCE_SCATTER, CollectiveOp::ALLGATHER);
             let tail = [
@@ -578,12 +592,14 @@ pub fn log_text(log: &RankCalls) -> String {
             log.rank, call.size, lane.pointer
         );
         if let Some(count) = call.count {
+            // The patch adds this when it writes a line from its buffer, so it is not cut.
             text += "[save_count 1] ";
             written += &format!(" opCount {count}");
         }
         if !lane.hash.is_empty() {
             written += &format!(" groupHash {}", lane.hash);
         }
+        // Every character is ASCII, so the cut hits none in its middle.
         written.truncate(LINE);
         text += &written;
         text.push('\n');

@@ -74,6 +74,7 @@ fn usual_s(ranks: usize) -> [f64; 6] {
 /// leave the backward pass together.
 pub fn simulate(scenario: Scenario, ranks: usize, fault_s: f64, seed: u64) -> Window {
     let mut random = SmallRng::seed_from_u64(seed * 7919 + ranks as u64);
+    // Rank 0 is what one of the peers looks at: the fault must not be there.
     let hidden = random.random_range(1..ranks);
     // The deviation is positive, so the distribution exists.
     let noise = Normal::new(0.0, NOISE_S).ok();
@@ -86,6 +87,7 @@ pub fn simulate(scenario: Scenario, ranks: usize, fault_s: f64, seed: u64) -> Wi
                         .iter()
                         .map(|usual| {
                             let noise = noise.map_or(0.0, |noise| noise.sample(&mut random));
+                            // Noise on a stage that does not exist would give it a share.
                             if *usual > 0.0 {
                                 (usual + noise).max(0.0)
                             } else {
@@ -101,6 +103,7 @@ pub fn simulate(scenario: Scenario, ranks: usize, fault_s: f64, seed: u64) -> Wi
                 .collect();
             let last_s = step.iter().map(|row| arrival_s(row)).fold(0.0, f64::max);
             for row in &mut step {
+                // Those that come first wait in backward, where the gradients are reduced.
                 row[2] += last_s - arrival_s(row);
             }
             step
@@ -199,6 +202,7 @@ impl Campaign {
         self.score_by(tau, |row| {
             let scores = peer_scores(&row.window, &row.found.stages, method);
             let total: f64 = scores.iter().sum();
+            // Candidates are cut by cumulative share, so scores are made shares.
             scores.iter().map(|score| score / total).collect()
         })
     }

@@ -108,6 +108,7 @@ impl ClusterFault {
             },
             6 => Self::ChannelSlow {
                 rank,
+                // All channels of a data group; a pipeline's operations use the first two of these.
                 channel: random.random_range(0..4),
                 factor,
             },
@@ -234,9 +235,12 @@ impl Cluster {
         let mut run = ClusterRun::default();
         let (ranks, half) = (self.ranks(), self.ranks() / 2);
         let mut free = vec![0.0; ranks as usize];
+        // Operations look up their communicator, so all are joined first, as at the start of a job.
         self.join_all(&mut run);
         for iteration in 0..self.iterations {
             self.compute(&mut run, &mut free, 0..half);
+            // Microbatches are not simulated: one forward and one backward pass cross the two
+            // stages.
             for rank in 0..half {
                 self.pass(&mut run, &mut free, (rank, rank + half), iteration);
             }
@@ -272,6 +276,8 @@ impl Cluster {
                     let at = &mut free[rank as usize];
                     *at += self.compute_s(rank, *at) / f64::from(PARTS);
                 }
+                // The whole group waits for its slowest rank four times a pass, as tensor
+                // parallelism does in every layer: no rank of a machine gets ahead of a slow one.
                 self.meet(run, free, group.clone());
             }
         }
@@ -290,10 +296,13 @@ impl Cluster {
         let name = tensor_name(group.start);
         for rank in group {
             let begun = std::mem::replace(&mut free[rank as usize], ended);
+            // A rank that never comes enters nothing; the others of the group wait for ever in what
+            // they did enter.
             if begun.is_infinite() {
                 continue;
             }
             let of_rank = run.entered.entry(rank).or_default();
+            // Only meetings are unseen: the last of them carries the number of the last.
             let before = of_rank.iter().rev().find(|entered| entered.is_unseen());
             let operation = Operation {
                 communicator: hash(&name),
@@ -366,18 +375,22 @@ impl Cluster {
 
     /// A factor about 1 that depends on who, when and the seed only.
     fn scatter(&self, who: u32, at: f64) -> f64 {
+        // Drawn from who and when instead of from a stream, a time does not depend on how often
+        // others drew before: a fault changes no time but those that it reaches.
         let key = [self.seed, u64::from(who), at.to_bits()];
         let mixed = key.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |hash, word| {
             (hash ^ word)
                 .wrapping_mul(0xbf58_476d_1ce4_e5b9)
                 .rotate_left(31)
         });
+        // The upper 53 bits fill a mantissa: a number from 0 up to 1.
         1.0 + self.jitter * ((mixed >> 11) as f64 / (1_u64 << 53) as f64 - 0.5)
     }
 
     /// One rank sends to another of the next or the last stage.
     fn pass(&self, run: &mut ClusterRun, free: &mut [f64], ranks: (u32, u32), number: u64) {
         let (from, to) = ranks;
+        // The pair has one communicator for both ways, named by its rank of the first stage.
         let stage_one = from.min(to);
         let starts = [free[from as usize], free[to as usize]];
         self.operate(
@@ -431,6 +444,7 @@ impl Cluster {
             let ended = own
                 .map(|channel| channel.end_of(*rank))
                 .fold(begun, f64::max);
+            // The next operation starts here, so those of a rank never overlap.
             free[*rank as usize] = ended;
             if begun.is_infinite() {
                 continue;
@@ -439,6 +453,7 @@ impl Cluster {
                 .iter()
                 .find(|communicator| communicator.hash == hash(&name));
             let op = match (op.is_point_to_point(), at) {
+                // NCCL reports each end of a transfer by what its rank called.
                 (true, 0) => CollectiveOp::SEND,
                 (true, _) => CollectiveOp::RECEIVE,
                 (false, _) => op,
@@ -488,6 +503,8 @@ impl ClusterRun {
             .map(Vec::as_slice)
             .unwrap_or_default();
         // Operations of a rank follow one another.
+        // An unseen operation is reported `SETTLES_S` after it began: those that ended as long
+        // before are done with.
         let first = of_rank.partition_point(|entered| entered.ended <= before - SETTLES_S);
         let (mut open, mut ended) = (Vec::new(), Vec::new());
         for entered in of_rank[first..]
@@ -518,6 +535,7 @@ impl ClusterRun {
             .iter()
             .rev()
             .find(|entered| entered.is_unseen());
+        // The live table keeps the last call of a communicator: nothing says that it has ended.
         open.extend(last.map(|last| Operation {
             ended_at: None,
             ..last.operation.clone()
@@ -562,6 +580,7 @@ impl ClusterRun {
     pub(crate) fn ends(&self, entered: &EnteredOperation, rank: u32) -> Vec<(&Channel, bool, u32)> {
         let mut ends = Vec::new();
         for channel in &self.channels[entered.channels.clone()] {
+            // In a ring of two, a rank is both ends of different channels to the same peer.
             for (end, other) in [(channel.from, channel.to), (channel.to, channel.from)] {
                 if let Some(peer) = entered.peers.get(&other).filter(|_| end == rank) {
                     ends.push((channel, end == channel.from, *peer));

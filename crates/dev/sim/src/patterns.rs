@@ -64,6 +64,8 @@ pub fn alternating_leader(steps: usize) -> Window {
     let rows: Vec<Vec<Vec<f64>>> = (0..steps)
         .map(|step| {
             let mut ranks = vec![vec![1.0, 1.0, 6.0]; 3];
+            // Each rank leads every third step by a wide gap: all steps are confident, and no two
+            // neighbours have one leader.
             ranks[step % 3] = vec![5.0, 1.0, 2.0];
             ranks
         })
@@ -98,6 +100,7 @@ pub fn periodic_callback(steps: usize, spike_s: f64, noise: f64, seed: u64) -> W
                         .iter()
                         .map(|s| s * random.random_range(1.0 - noise..=1.0 + noise))
                         .collect();
+                    // All ranks have it: one is late, and the others wait for it in the same stage.
                     row[3] += spike;
                     row
                 })

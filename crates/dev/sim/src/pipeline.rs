@@ -84,6 +84,7 @@ impl StageRun {
                     .map(|at| self.order[at])
             }
         };
+        // The pass before has run whenever this one is looked at, so the index is in bounds.
         before.map_or(0.0, |(direction, at)| self.passes[direction][at].1)
     }
 
@@ -143,6 +144,8 @@ impl Pipeline {
                     rows.push(Row {
                         dp_rank,
                         stage: at,
+                        // Stages lie outermost and tensor ranks innermost, of which the trace has
+                        // the first.
                         rank: (at * self.dp + dp_rank) * self.tp,
                         step,
                         kind,
@@ -204,16 +207,21 @@ impl Pipeline {
             _ => None,
         });
         let costs: Vec<f64> = (0..count)
+            // A microbatch costs the same on every stage of its rank: long sequences are long
+            // everywhere.
             .map(|_| longest.map_or(1.0, |times| random.random_range(1.0..times)))
             .collect();
         let mut stages: Vec<StageRun> = (0..pp)
             .map(|stage| StageRun {
+                // The first pass of the steady phase is a forward pass, so a stage is one ahead of
+                // its warm-up.
                 order: one_forward_one_backward((pp - stage).min(count), count),
                 ..StageRun::default()
             })
             .collect();
         let mut free_s = vec![GATHER_S; pp];
         let mut next = vec![0; pp];
+        // 1F1B has an order that can be worked off, so each round gets some stage on.
         while next.iter().any(|next| *next < 2 * count) {
             for stage in 0..pp {
                 let Some(&(direction, at)) = stages[stage].order.get(next[stage]) else {
@@ -221,6 +229,8 @@ impl Pipeline {
                 };
                 let from = match direction {
                     0 => stage.checked_sub(1).map(|from| (from, 0)),
+                    // On the last stage, a backward pass follows on its own forward pass, with no
+                    // transfer between.
                     _ if stage + 1 < pp => Some((stage + 1, 1)),
                     _ => Some((stage, 0)),
                 };
@@ -233,6 +243,8 @@ impl Pipeline {
                         if from == stage {
                             pass.1
                         } else {
+                            // A transfer needs both ends: it runs once the sender has sent and the
+                            // receiver has asked.
                             pass.1.max(stages[stage].issued_s(direction, at)) + TRANSFER_S
                         }
                     }

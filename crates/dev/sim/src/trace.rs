@@ -64,6 +64,7 @@ fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
     let schema = Type::group_type_builder("schema")
         .with_fields(fields)
         .build()?;
+    // As in the published traces.
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
     let mut file = SerializedFileWriter::new(to, Arc::new(schema), Arc::new(properties.build()))?;
     let mut group = file.next_row_group()?;
@@ -71,6 +72,7 @@ fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
         rows,
         group: &mut group,
     };
+    // The writer hands out columns in the order of the schema: these calls keep it.
     put.column::<Int32Type>(|row| row.dp_rank.cast_signed())?;
     put.column::<Int32Type>(|row| row.stage.cast_signed())?;
     put.column::<Int32Type>(|row| row.rank.cast_signed())?;
@@ -96,6 +98,8 @@ impl<W: Write + Send> TraceColumns<'_, '_, W> {
     fn column<T: DataType>(&mut self, value: impl Fn(&Row) -> T::T) -> Result<(), ParquetError> {
         let values: Vec<T::T> = self.rows.iter().map(value).collect();
         if let Some(mut column) = self.group.next_column()? {
+            // Every column is required, so no levels of definition or repetition go with the
+            // values.
             column.typed::<T>().write_batch(&values, None, None)?;
             column.close()?;
         }

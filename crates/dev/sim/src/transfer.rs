@@ -64,15 +64,21 @@ pub(crate) fn transfers(
         let mut times: Vec<Channel> = (0..links)
             .map(|at| Channel::new(channel, ranks[at], ranks[(at + 1) % ranks.len()]))
             .collect();
+        // All links are done with transfer k before any turns to k + 1: in a ring, that one needs
+        // what the link before received in k.
         for k in 0..count {
             for at in 0..links {
                 let (from, start) = (ranks[at], starts[at]);
+                // Adding `links` first keeps the difference above zero.
                 let before = (at + links - 1) % links;
                 let input = match (shape, k) {
+                    // With its first transfer a rank of a ring passes on its own data, as the
+                    // sender of a pair always does.
                     (TransferShape::Ring, 1..) => times[before].taken[k - 1],
                     _ => start,
                 };
                 let Channel { ready, done, .. } = &times[at];
+                // A buffer is free again once its transfer was acknowledged.
                 let slot = if k < SLOTS { start } else { done[k - SLOTS] };
                 let begin = input.max(slot).max(ready.last().copied().unwrap_or(start));
                 let made = begin + machine.gpu_s(from, channel, begin);
@@ -88,6 +94,7 @@ pub(crate) fn transfers(
                 let asked = machine.proxy(link.to, start.max(slot));
                 let could = asked.max(link.ready[k]);
                 let sent = machine.proxy(link.from, could);
+                // A connection carries one transfer at a time.
                 let free = sent.max(link.done.last().copied().unwrap_or(sent));
                 let there = free + machine.wire_s(link.from, link.to, free);
                 let arrived = machine.proxy(link.to, there);
@@ -151,6 +158,7 @@ impl Channel {
     pub(crate) fn flow(&self, rank: u32, peer: u32, begun: f64, at: f64) -> Flow {
         let sends = rank == self.from;
         let times = self.times(sends);
+        // No time is before that of an earlier transfer, and infinite ones come last.
         let counts = times.map(|times| times.partition_point(|time| *time <= at));
         let moves = times.iter().zip(counts);
         let moves = moves.filter_map(|(times, count)| times.get(count.checked_sub(1)?));
@@ -167,6 +175,7 @@ impl Channel {
             ready,
             transmitted,
             done,
+            // A transfer moves 1 MiB.
             bytes: u64::from(transmitted) << 20,
             begun_at: ns(begun),
             moved_at: ns(moves.copied().fold(begun, f64::max)),

@@ -34,6 +34,7 @@ impl Watched {
                 .collect();
             (at, ranks)
         });
+        // Where a failure names nobody, the word is left to what was found of slow operations.
         let failed = failed.filter(|(_, ranks)| !ranks.is_empty());
         let slow = self.straggler.map(|(at, found)| (at, found.ranks));
         let (at, mut named) = failed.or(slow)?;

@@ -25,6 +25,8 @@ pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
         }
     }
     Block {
+        // A matrix tells of no marks and no collectives: any kinds will do, and no boundary joins
+        // ranks.
         boundaries: stages
             .iter()
             .map(|stage| Boundary {
@@ -38,6 +40,7 @@ pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
         steps: (0..steps.len() as u64).collect(),
         durations_s,
         ranks,
+        // Each step is given whole: none of its stages began in the step before.
         carried: 0,
     }
     .into()

@@ -116,6 +116,7 @@ fn real_rows(
         .into_iter()
         .filter(|(id, _)| is_wanted(id, &args.only, ids))
         .peekable();
+    // Rows without real jobs can be measured where there is no virtual environment.
     if rows.peek().is_none() {
         return Ok(());
     }

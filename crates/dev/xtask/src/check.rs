@@ -84,6 +84,8 @@ fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
         let floor = floor.with_context(|| format!("{place} is on no floor"))?;
         let needs = list(&package["dependencies"])
             .iter()
+            // Tests may use a floor above: those of `capture/nccl` take their cluster from
+            // `dev/sim`.
             .filter(|it| it["path"].is_string() && it["kind"].as_str() != Some("dev"))
             .map(|dependency| text(&dependency["name"]).to_owned())
             .collect();
@@ -155,6 +157,7 @@ fn fusion_table(root: &Path) -> Result<Vec<String>> {
         .context("no rules in fusion.md")?;
     let section = section.split("\n## ").next().unwrap_or_default();
     let rows = section.lines().filter(|line| line.starts_with("| "));
+    // The first row is the head; the line below it begins with `|-` and is no row.
     let written: Vec<&str> = rows.skip(1).collect();
     let rules = RULES.iter().map(|rule| {
         let FusionRule {
@@ -172,6 +175,7 @@ fn fusion_table(root: &Path) -> Result<Vec<String>> {
         .filter(|row| !written.contains(&row.as_str()))
         .map(|row| format!("{PAGE} lacks the rule {row}"))
         .collect();
+    // A missing rule makes the lists differ, too. It is reported once, by itself.
     if faults.is_empty() && written != rules {
         faults.push(format!(
             "{PAGE} has other rules than fusion, or another order"
@@ -202,6 +206,7 @@ fn named_paths(root: &Path) -> Result<Vec<String>> {
         "testdata/README.md",
         "docs/*.md",
     ];
+    // With `--others`, a page may name a file before it is added.
     let listing = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let listed = output(root, "git", &listing)?;
     let files: Vec<String> = listed.lines().map(str::to_owned).collect();
@@ -216,6 +221,7 @@ fn named_paths(root: &Path) -> Result<Vec<String>> {
 /// Faults of pages, help, citations and names.
 fn documentation(root: &Path) -> Result<Vec<String>> {
     let mut pages = source::files(root, &["*.md"])?;
+    // Links have to lead somewhere in every page, the words below only in some.
     let mut faults = links::dead_links(root, &pages);
     // What was once written of a version stays as it is.
     pages.retain(|page| page.name.starts_with("docs/") || PAGES.contains(&page.name.as_str()));

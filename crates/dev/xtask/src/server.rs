@@ -14,6 +14,8 @@ pub(crate) struct ServeProcess {
 
 impl Drop for ServeProcess {
     fn drop(&mut self) {
+        // Several servers follow one another in one run. Without the wait, each would stay a
+        // zombie.
         if self.child.kill().is_ok() {
             self.child.wait().ok();
         }
@@ -24,6 +26,7 @@ impl ServeProcess {
     /// Starts it on an address of its own.
     pub(crate) fn start(mut laggard: Command, options: &[&str]) -> Result<Self> {
         laggard
+            // Port 0 lets the kernel choose a free one; the first line names it.
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(options);
         let mut child = laggard.stderr(Stdio::piped()).spawn()?;
@@ -44,6 +47,7 @@ impl ServeProcess {
         Ok(answer
             .body_mut()
             .with_config()
+            // ureq stops at 10 MB by default, which the verdict of a large job exceeds.
             .limit(1 << 30)
             .read_to_string()?)
     }

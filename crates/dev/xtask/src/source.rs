@@ -25,6 +25,7 @@ impl SourceFile {
     /// Its text without the module of tests at its end.
     pub(crate) fn product(&self) -> &str {
         self.text
+            // An indented attribute belongs to an item inside a module and cuts nothing off.
             .split("\n#[cfg(test)]\n")
             .next()
             .unwrap_or_default()
@@ -37,6 +38,7 @@ pub(crate) fn files(root: &Path, patterns: &[&str]) -> Result<Vec<SourceFile>> {
     let listed = output(root, "git", &[&listing[..], patterns].concat())?;
     let mut names: Vec<&str> = listed.lines().collect();
     names.sort_unstable();
+    // During a merge, git lists a file in conflict once for each side.
     names.dedup();
     let mut files = Vec::new();
     for name in names {

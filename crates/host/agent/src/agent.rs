@@ -287,6 +287,7 @@ impl Agent {
             asked = None;
         }
         self.asked = asked.is_some();
+        // The furthest: a window that begins before a rank is there would be missed by it.
         let step = ranks.iter().filter_map(|rank| rank.step).max().unwrap_or(0);
         let usual_s = job.usual_step_s();
         let mut settings = settings.profile.clone();

@@ -108,6 +108,7 @@ impl CollectorLink {
                     .max_redirects(0)
                     .user_agent(concat!("laggard/", env!("CARGO_PKG_VERSION")))
                     .build();
+                // Paths begin with a slash of their own.
                 let url = url.trim_end_matches('/').to_owned();
                 Ok(Self::Collector {
                     http: config.into(),

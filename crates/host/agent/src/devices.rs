@@ -127,6 +127,7 @@ impl HostDevices {
     fn count(&mut self, device: &Device, errors: impl IntoIterator<Item = (String, u64)>) {
         for (name, count) in errors {
             let before = self.counted.insert((device.clone(), name.clone()), count);
+            // Counters begin with the driver: what they had at the first look is not of this job.
             let grown = before.map_or(0, |before| count.saturating_sub(before));
             if grown > 0
                 && let Some(usage) = self.usages.get_mut(device)
@@ -155,6 +156,8 @@ impl HostDevices {
             .map_or(last_step, |step| step.min(last_step));
         for (device, usage) in std::mem::take(&mut self.usages) {
             let ranks = match &device {
+                // What a card carries cannot be divided by rank: it is reported of all that use the
+                // host.
                 Device::Card(_) => self.ranks.all.clone(),
                 Device::Gpu(gpu) => self.ranks.of_gpu(*gpu),
             };
@@ -268,6 +271,7 @@ impl HostRanks {
 impl Seat {
     /// Whether it was given this GPU: the one of its place among those it may see.
     fn is_at(&self, gpu: u32, uuid: &str) -> bool {
+        // Unset, a process may see all GPUs, and by convention takes the one of its local rank.
         let Some(visible) = &self.visible else {
             return self.local_rank == gpu;
         };

@@ -217,6 +217,7 @@ impl LiveTable {
                 communicator: communicator.clone(),
             });
         }
+        // A table only adds communicators, so those beyond the last count are new.
         self.communicators = communicators.len();
         let state = self.reader.read(now);
         self.in_progress = state.in_progress;
@@ -244,6 +245,7 @@ impl LiveTable {
                 is_slow = true;
             }
         }
+        // Of each kind one, however long nothing stands still: until then nobody takes them.
         self.ended.extend(Operation::last_of_each_kind(state.ended));
         is_slow
     }

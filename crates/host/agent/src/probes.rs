@@ -117,6 +117,8 @@ impl Probes {
         }
         let ended = self
             .processes
+            // By the wall clock, in which PyTorch writes the traces that these samples are put
+            // beside.
             .extract_if(.., |_, process| process.look(wall_ns()).is_none());
         for (_, mut process) in ended {
             process.tell(take);
@@ -230,6 +232,7 @@ impl ProbedProcess {
 
     fn tell(&mut self, take: &mut dyn FnMut(Input)) {
         let usage = std::mem::take(&mut self.usage);
+        // The step it is in now is in both reports: part of it was spent in each.
         let first_step = std::mem::replace(&mut self.first_step, self.step);
         if usage.lasted_s > 0.0 {
             let (rank, last_step) = (self.rank, self.step);

@@ -18,6 +18,7 @@ pub(crate) fn of_ranks(job: &OsStr, wanted: &BTreeSet<u32>) -> BTreeMap<u32, u32
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter_map(|pid| Some((pid, rank_of(pid, job)?)))
+        // Launchers and shells may be started with a rank too; only Python has frames.
         .filter(|(pid, rank)| wanted.contains(rank) && is_python(*pid))
         .collect();
     ranks

@@ -139,6 +139,7 @@ impl Profiles {
             let text = "no rank could be profiled: none has a mailbox".to_owned();
             return Input::Note { text };
         }
+        // Ranks answer by this number: what they said to an earlier order does not count.
         self.orders += 1;
         self.ordered_at = Some(Instant::now());
         let WantedProfile {

@@ -39,6 +39,7 @@ impl Quota {
         let Some(now) = text(&self.stat).and_then(|text| periods(&text)) else {
             return 0.0;
         };
+        // The first call has nothing to compare with, and says that nothing was throttled.
         let before = self.last.replace(now).unwrap_or(now);
         let all = now.all.saturating_sub(before.all);
         let throttled = now.throttled.saturating_sub(before.throttled).min(all);

@@ -79,6 +79,7 @@ impl Ras {
         let asked_lately = self
             .asked
             .is_some_and(|asked| now.duration_since(asked).as_secs_f64() < ASK.every_s);
+        // One thread at a time, however long the answer takes.
         if self.answer.is_some() || asked_lately {
             return;
         }

@@ -135,6 +135,7 @@ impl RdmaTable {
         let read = self.reader.read(at);
         self.pairs
             .resize_with(read.len().max(self.pairs.len()), WatchedPair::default);
+        // By place: a table keeps its pairs in the order they were made, closed ones included.
         for (watched, pair) in self.pairs.iter_mut().zip(read) {
             let counted = Counted {
                 at,

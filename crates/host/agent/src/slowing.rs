@@ -41,6 +41,7 @@ impl WatchedLink {
             .connection
             .lost()
             .filter(|lost| lost.bytes_per_s < slow_ratio * lost.usual_bytes_per_s);
+        // In a row: one reading at the usual speed, and the link counts as healthy again.
         self.slow_readings = lost.map_or(0, |_| self.slow_readings + 1);
         let is_reported = self
             .reported_at

@@ -296,6 +296,7 @@ impl SpoolFile {
 
     /// How much of `length` bytes from `from` on stands before the file's end, and where.
     fn place(&self, from: u64, length: usize) -> (u64, usize) {
+        // Counts go on for ever and places go round, so that full and empty are not alike.
         let at = from % self.room_bytes;
         let before_end = usize::try_from(self.room_bytes - at).unwrap_or(usize::MAX);
         (at, length.min(before_end))

@@ -23,6 +23,7 @@ pub fn stack_of(pid: u32) -> Stack {
         Ok((frames, holds_gil)) => (frames, Some(holds_gil), None),
         Err(reason) => (Vec::new(), None, Some(reason)),
     };
+    // Only then: with frames at hand the function of the kernel says nothing more.
     let waits_in = unread.as_ref().and_then(|_| kernel_function(pid));
     let (state, workers) = (state_of(pid), idle_workers(pid));
     Stack {

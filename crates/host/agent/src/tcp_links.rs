@@ -125,6 +125,7 @@ impl LinkFeed {
                         rank: *rank,
                         ..SentToHost::default()
                     });
+                    // NCCL and gloo open several connections to a peer: together they are the link.
                     link.counted = and(link.counted, Counted { at, ..counted });
                 }
             })?;

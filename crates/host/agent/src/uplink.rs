@@ -255,6 +255,7 @@ impl Sender {
         }
         let mut open = self.shared.open();
         if let Some(orders) = outcome.orders {
+            // Replaced, also by nothing: ranks that are no longer asked for are not looked at.
             open.wanted = orders.stacks;
             open.device_steps = orders.device_steps;
             // It asks until the job has come to the window.

@@ -126,6 +126,7 @@ impl fmt::Display for BusAddress {
     }
 }
 
+// Both by hand: derived, they would print secrets into logs.
 impl fmt::Debug for BusAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Address({self})")

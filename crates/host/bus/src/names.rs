@@ -43,6 +43,7 @@ const ODD: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 /// A name as one token of a subject, or as a key: letters, digits, `-` and `_` stand for
 /// themselves, every other byte is written as `=XX`.
 pub(crate) fn token(name: &str) -> String {
+    // `=`, as keys of a bucket may not hold `%`.
     utf8_percent_encode(name, ODD).to_string().replace('%', "=")
 }
 

@@ -63,6 +63,8 @@ impl Publisher {
     /// # Errors
     /// Credentials cannot be read, or there can be no thread.
     pub fn start(address: &BusAddress, job: &str, host: &str) -> io::Result<Self> {
+        // With a thread of its own: the connection must be served between calls too, and a runtime
+        // of the current thread stands still outside of `block_on`.
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("laggard-bus")
@@ -154,6 +156,7 @@ impl Publisher {
 
     /// What was wanted of this host since the last call, oldest first.
     pub fn orders(&mut self) -> Vec<Vec<u8>> {
+        // Without waiting: what is yet to come is heard with the next batch.
         std::iter::from_fn(|| self.orders.next().now_or_never().flatten())
             .map(|message| message.payload.to_vec())
             .collect()

@@ -311,6 +311,8 @@ impl Session {
             .await
             .to("delete the batches of a job")?;
         self.jobs
+            // Not deleted: a purge removes what is older too, so that of the note only a marker is
+            // left.
             .purge(names::token(job))
             .await
             .to("delete what is noted of a job")
@@ -414,6 +416,7 @@ async fn feed<T: Send + 'static>(
     read: impl Fn(&Message, u64) -> Option<T> + Send + 'static,
 ) -> Result<(Vec<T>, Feed<T>), BusError> {
     let wanted = "read a stream";
+    // Batches have a subject for each host: a job comes once for each, and callers take the newest.
     let policy = DeliverPolicy::LastPerSubject;
     let consumer = consumer(stream, inbox, subject, headers_only, policy).await?;
     let mut pending = consumer.cached_info().num_pending;

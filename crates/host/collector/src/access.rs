@@ -139,6 +139,7 @@ impl Tokens {
         if self.is_empty() {
             return Some(true);
         }
+        // Without a token nothing is shown, which is as unknown as a wrong one.
         let shown = digest(token?);
         // One token may stand for several roles.
         let mut known = self

@@ -189,6 +189,7 @@ impl AlertQueue {
                 let recovered = std::mem::take(&mut self.is_refused);
                 Settled::Sent { recovered }
             }
+            // The wait stays as it is: the receiver is there, and did not take this one alone.
             PostOutcome::Refused => Settled::Dropped,
             PostOutcome::Later => {
                 self.retry_at = now.at + self.wait;

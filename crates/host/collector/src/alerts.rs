@@ -141,6 +141,7 @@ impl JobAlerts {
                 changed = true;
             }
         }
+        // Only then: a job is looked at twice a second, and this goes to the disk.
         if changed {
             found.announced = serde_json::to_vec(&self.announced).ok();
         }

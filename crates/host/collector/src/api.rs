@@ -202,6 +202,7 @@ async fn lead(
     request: Request,
     next: Next,
 ) -> Response {
+    // What is not about one job any collector answers.
     let owner = names
         .ok()
         .and_then(|Path(mut names)| names.remove("job"))
@@ -298,6 +299,7 @@ async fn harden(request: Request, next: Next) -> Response {
         headers.insert(name, HeaderValue::from_static(value));
     }
     // Pages carry a policy of their own beside this one; both hold.
+    // Inline, as each page is complete in itself, with its scripts and styles in it.
     let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                   connect-src 'self'; base-uri 'none'; form-action 'none'; \
                   frame-ancestors 'none'";
@@ -417,6 +419,7 @@ async fn trace(state: App, Path((job, id)): Path<(String, String)>) -> Response 
     let Ok(_place) = shared.traces.acquire().await else {
         return being_read();
     };
+    // A header takes no control characters or quotes: names are escaped as those of folders.
     let name = format!(
         "attachment; filename=\"{}-{}.json\"",
         file_name(&job),

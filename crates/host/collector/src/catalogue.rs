@@ -19,6 +19,8 @@ use crate::history::Dated;
 const FILE: &str = "catalogue.sqlite";
 /// What the tables are like; others are made anew.
 const LAYOUT: i64 = 1;
+// Ranks and hosts have tables of their own: incidents are asked for by one of them, and their
+// documents hold lists of them.
 const TABLES: &str = "
     CREATE TABLE jobs(
         job TEXT PRIMARY KEY, batches_bytes INTEGER, last_seen_s INTEGER NOT NULL,
@@ -95,6 +97,7 @@ impl Catalogue {
         let connection = self.connection();
         let mut query = connection.prepare("SELECT summary, batches_bytes FROM jobs")?;
         let rows = query.query_map((), |row| {
+            // A summary of another version is none: the job is read from its folder.
             let summary: Option<ListedJob> = serde_json::from_str(&row.get::<_, String>(0)?).ok();
             Ok(summary.zip(Some(row.get::<_, Option<i64>>(1)?)))
         })?;
@@ -258,6 +261,7 @@ fn whole(path: &Path) -> rusqlite::Result<Connection> {
 
 /// Removes a catalogue, with what SQLite keeps beside it.
 fn remove(path: &Path) -> io::Result<()> {
+    // The journal of a catalogue that is gone would be rolled back into the new one.
     for end in ["", "-journal"] {
         let mut name = path.as_os_str().to_owned();
         name.push(end);

@@ -339,6 +339,7 @@ impl<'a> BusMember<'a> {
             job: before.as_ref().and_then(|note| note.job.clone()),
             announced: before.as_ref().and_then(|note| note.announced.clone()),
         };
+        // Somebody else was faster: the note says who, and comes with the feed.
         if !self.note(job, revision, ours, now).await? {
             return Ok(());
         }
@@ -405,6 +406,7 @@ impl<'a> BusMember<'a> {
         };
         let Some(held) = held else { return Ok(()) };
         let summary = held.summary();
+        // Relaxed, as only a number is shared, and no data that it stands for.
         let is_read = kept.position.load(Ordering::Relaxed) >= newest;
         // Only at the end of the stream: batches that were not read yet may begin the job again.
         let has_ended = is_read && summary.state == JobState::Ended && !held.runs();

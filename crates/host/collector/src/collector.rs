@@ -405,6 +405,7 @@ impl Inner {
             .incidents
             .iter()
             .map(|what| {
+                // Files of the first versions have no dates: the end of the job stands for them.
                 let dates = ended.dates.get(&what.id).copied();
                 let (begun_s, ended_s) = dates.unwrap_or((last_seen_s, None));
                 Dated {

@@ -76,6 +76,7 @@ impl EarlyBatches {
             return BTreeSet::new();
         }
         let since = *self.since.get_or_insert(now.at);
+        // From when the first began to wait: later ones must not prolong its wait.
         if now.since(since) < EARLY_FOR && self.waiting.len() <= MOST_EARLY {
             return BTreeSet::new();
         }
@@ -144,6 +145,7 @@ impl Round {
         let (host, session) = session_of(&arrival);
         match answer {
             BatchOutcome::Kept { wanted, .. } => {
+                // Each command is a message on the bus, and most answers ask for nothing.
                 if wanted != HostOrders::default() {
                     self.commands.insert(host, Command::Wanted(wanted));
                 }

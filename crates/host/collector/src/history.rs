@@ -112,6 +112,7 @@ impl JobHistory {
 
     /// Publishes what there is so far.
     pub(crate) fn publish(&mut self, now: Now, incidents: &[Dated<&Incident>]) -> io::Result<()> {
+        // Also where it fails: what the disk refuses is not tried again with each look.
         self.published_at = now.at;
         self.write_open()?;
         let mut days: BTreeMap<String, Vec<Dated<&Incident>>> = BTreeMap::new();
@@ -160,6 +161,7 @@ impl JobHistory {
 
     fn close(&mut self) -> io::Result<()> {
         self.write_open()?;
+        // Counted once they are written: a part that failed is tried again under its number.
         for day in mem::take(&mut self.open).into_keys() {
             *self.parts.entry(day).or_default() += 1;
         }

@@ -61,6 +61,7 @@ impl HistoryRecorder {
             let added = self
                 .history(origin, now)
                 .map_or(Ok(()), |it| it.add(window));
+            // The history still has the rows: they are written with the next part.
             self.note(added).ok();
         }
     }

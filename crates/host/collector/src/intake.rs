@@ -111,6 +111,7 @@ async fn take(
             host,
             session,
             sequence,
+            // The worker sets it, which knows the clock of this boot of the host.
             shift_ns: 0,
             watermark: head.watermark,
             last: head.last,
@@ -129,6 +130,7 @@ async fn take(
             row,
             memory,
         };
+        // After it was unpacked: what is no batch must not make a job.
         let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
         job.hand(&inner, pending).map_err(NotHanded::Job)?;
         Ok(answered)

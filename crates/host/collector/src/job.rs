@@ -245,6 +245,7 @@ impl JobHandle {
                 *locked(&self.thread) = Some(thread);
                 Ok(sender)
             }
+            // No thread can be had now: the agent sends it again.
             Err(_) => Err(NotTaken::Busy),
         }
     }

@@ -138,6 +138,8 @@ impl JobThread {
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.tell(Message::Finish)?;
         let Pages { report, live, .. } = self.inner.pages;
+        // Before anything is written: the analysis is locked while pages are made, not while a disk
+        // is slow.
         let pages = self
             .handle
             .merger()

@@ -45,6 +45,7 @@ impl MemoryPermit {
 
 /// Bytes of memory that a batch takes, packed and unpacked.
 pub(crate) fn unpacked_bytes(body: &[u8], inputs: &[Input]) -> usize {
+    // An estimate for what inputs own beside themselves: counting it would take a walk through all.
     body.len() * UNPACKED + size_of_val(inputs)
 }
 

@@ -110,6 +110,7 @@ impl Metrics {
             bytes,
             ..
         } = &mut metrics;
+        // Counters are named without `_total`, which the encoder appends.
         registry.register("batches", "Batches that are kept", batches.clone());
         registry.register(
             "batches_duplicate",
@@ -236,6 +237,7 @@ impl Metrics {
         self.exposed_s.clear();
         self.states.clear();
         for state in JobState::ALL {
+            // Also of states that no job is in, or the last count of one would stay.
             let count = jobs.iter().filter(|job| job.state == state).count();
             self.jobs
                 .get_or_create(&StateLabel {

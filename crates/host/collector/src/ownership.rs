@@ -101,6 +101,7 @@ impl OwnershipTable {
                     Owner::Absent(keeper)
                 }
             }
+            // Where nobody has noted the job nobody else can answer for it.
             _ => Owner::Us,
         }
     }
@@ -133,11 +134,13 @@ impl OwnershipView {
         newest: &BTreeMap<String, u64>,
         have: &BTreeSet<String>,
     ) -> Vec<String> {
+        // In the order of names, by which all collectors share them out alike.
         let jobs: BTreeSet<&String> = newest.keys().chain(have).chain(self.notes.keys()).collect();
         jobs.into_iter()
             .filter(|job| {
                 self.notes.get(*job).is_none_or(|(_, note)| {
                     // One that has ended goes on if batches came after its end.
+                    // A job without batches in the stream is `None`, which is below every position.
                     let goes_on = note.ended_at.is_none_or(|at| newest.get(*job) > Some(&at));
                     goes_on && !self.alive.contains_key(&note.keeper)
                 })

@@ -123,6 +123,8 @@ fn is_unread(held: &JobHandle) -> bool {
 /// Hands on what a round has, as many batches together as may be.
 async fn hand_all(inner: &Arc<Inner>, held: &Arc<JobHandle>, round: &mut Round) {
     /// Those that are handed on together are a row.
+    // Of the process: a job is read anew after the bus was away, and its thread still knows which
+    // row the disk refused.
     static ROWS: AtomicU64 = AtomicU64::new(0);
     loop {
         let part = round.part();

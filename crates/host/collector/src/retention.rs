@@ -32,6 +32,7 @@ impl Keep {
         jobs.sort_by(|one, other| (one.last_seen_s, &one.id).cmp(&(other.last_seen_s, &other.id)));
         let mut bytes: u64 = jobs.iter().map(|job| job.bytes).sum();
         let mut surplus = Vec::new();
+        // A job that runs counts and stays: only those that have ended can make room for it.
         for job in jobs.into_iter().filter(|job| !job.runs) {
             let age_s = now_s.saturating_sub(job.last_seen_s);
             let is_old = self.age_s.is_some_and(|most| age_s > most);

@@ -111,6 +111,7 @@ impl Silences {
         }
         let silence = Silence { id, ..silence };
         new.push(silence.clone());
+        // On disk before it counts: a restart must not forget what somebody was promised.
         write_whole(&self.file, &serde_json::to_vec(&new)?)?;
         *known = new;
         Ok(Some(silence))

@@ -64,6 +64,7 @@ impl JobState {
             .any(|incident| incident.severity > Severity::Info)
         {
             Self::Slow
+        // After incidents: a hang may come before the first step.
         } else if verdict.job.analysed_steps == 0 {
             Self::Starting
         } else if verdict.unobserved().is_some() {

@@ -78,6 +78,7 @@ impl Store {
         if self.is_torn {
             self.file.set_len(self.bytes)?;
         }
+        // Until it is all on disk: a write or a sync that fails may leave any part of it behind.
         self.is_torn = true;
         self.file.write_all(entries)?;
         self.file.sync_data()?;
@@ -118,6 +119,7 @@ pub(crate) fn jobs(data: &Path) -> io::Result<Vec<String>> {
     for entry in fs::read_dir(data)? {
         let entry = entry?;
         let job = entry.file_name().to_str().and_then(job_name);
+        // A folder without batches may hold what was announced of a job that was just taken over.
         jobs.extend(job.filter(|_| entry.path().join(BATCHES).exists()));
     }
     jobs.sort();
@@ -143,6 +145,7 @@ pub(crate) fn batches_bytes(data: &Path, job: &str) -> Option<u64> {
 
 /// Writes a file of a job: whole, or not at all.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // No two files of one folder differ in their extension only.
     let partial = path.with_extension("tmp");
     let mut file = File::create(&partial)?;
     file.write_all(bytes)?;

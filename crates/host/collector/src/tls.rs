@@ -155,6 +155,7 @@ async fn refuse(stream: &mut TcpStream) {
     // Nothing is lost if it does not listen.
     drop(stream.write_all(WITHOUT_TLS.as_bytes()).await);
     drop(stream.shutdown().await);
+    // Closed with bytes unread, the kernel resets the connection, and our answer with it.
     let mut rest = stream.take(HEARD_OUT_BYTES);
     drop(tokio::io::copy(&mut rest, &mut tokio::io::sink()).await);
 }

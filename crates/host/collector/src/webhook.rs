@@ -157,6 +157,7 @@ impl WebhookSender {
             .http_status_as_error(false)
             .proxy(None)
             .tls_config(webhook.tls.clone())
+            // A redirect after a POST would become a GET, and the alert count as taken.
             .max_redirects(0)
             .build();
         Self {

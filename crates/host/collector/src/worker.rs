@@ -202,6 +202,7 @@ impl Ledger {
         let is_known = self
             .next
             .contains_key(&(batch.host.clone(), batch.session.clone()));
+        // By clocks, of which a host has one for each boot: hosts are counted nowhere.
         is_known || self.next.len() < MAX_SESSIONS && self.offsets_ns.len() < MAX_HOSTS
     }
 }
@@ -323,6 +324,7 @@ impl JobWorker {
     /// sent any.
     pub(crate) fn ready(&mut self, now: Now, bytes: u64, alerts: Option<JobAlerts>) -> Vec<Effect> {
         if let Some(mut merger) = self.reading.take() {
+            // What was found while the past was read was said then.
             merger.take_announcements();
             *self.handle.merger() = Some(merger);
         }
@@ -334,6 +336,7 @@ impl JobWorker {
     pub(crate) fn step(&mut self, now: Now, message: Message) -> Vec<Effect> {
         match message {
             Message::Batches(batches) => {
+                // Also of batches that are not kept: somebody still reports the job.
                 self.last_batch_at = now.at;
                 self.take(batches)
             }

@@ -188,6 +188,7 @@ impl<R: BufRead> Iterator for Lines<R> {
         }
         if line.last() == Some(&b'\n') {
             line.pop();
+        // It was cut by the limit, not by the end of the file.
         } else if line.len() as u64 == LONGEST_LINE_BYTES {
             let reason = format!("a line is longer than {LONGEST_LINE_BYTES} bytes");
             return Some(Err(io::Error::new(io::ErrorKind::FileTooLarge, reason)));
@@ -304,6 +305,7 @@ fn fitting<T: TryFrom<u64>>(number: u64) -> Result<T, String> {
 
 /// The numbers of a mark, those that are left out zero.
 struct MarkNumbers {
+    // Six of every mark, and up to five arguments: those of a slot of the ring.
     values: [u64; 11],
     count: usize,
 }

@@ -171,6 +171,8 @@ impl RasCommunicator {
             return group + 1;
         }
         let functions: BTreeSet<&str> = ahead.values().flat_map(BTreeMap::keys).copied().collect();
+        // Counts are by function, and those of two functions do not say which came first: each is
+        // compared as a group of its own.
         let next_group = group + functions.len() as u32;
         for (group, op) in (group..).zip(functions) {
             let (name, members) = (self.name.clone(), members.clone());

@@ -120,6 +120,7 @@ impl StageMatrix {
             let reason = format!("{} stages, at most {MAX_STAGES}", stages.len());
             return Err((name.into(), reason));
         }
+        // There is a step: a matrix without one was refused above.
         let ranks = matrix[0].len();
         if ranks == 0 || matrix.len().saturating_mul(ranks * stages.len()) > MAX_CELLS {
             let reason = format!("{} steps of {ranks} ranks", matrix.len());
@@ -229,6 +230,7 @@ impl StageMatrix {
         let expanded = name == "micro_matrix";
         let mut ids: Vec<StageId> = stages
             .iter()
+            // The micro-steps of a stage, `stage@k`, are charged to the stage.
             .map(|stage| job.intern(stage.split('@').next().unwrap_or(stage)))
             .collect();
         // What the stages leave of the measured time goes there.
@@ -295,6 +297,7 @@ struct Ticks<'a> {
 
 impl Ticks<'_> {
     fn instant(&self) -> RankNs {
+        // Rounded here only: durations rounded one by one would drift from their sum.
         RankNs((*self.now * self.unit_ns).round() as u64)
     }
 
@@ -310,6 +313,7 @@ fn closed(row: &[f64], stages: &[StageId], wall: Option<f64>) -> Vec<f64> {
     let mut row = row.to_vec();
     row.resize(stages.len(), 0.0);
     let rest = wall.map_or(0.0, |wall| wall - row.iter().sum::<f64>());
+    // The last: an expanded matrix may have one for each micro-step.
     if let Some(residual) = stages.iter().rposition(|stage| *stage == StageId::OTHER) {
         row[residual] += rest.max(0.0);
     }
@@ -335,6 +339,7 @@ fn rank_step(
                 .iter()
                 .any(|of_rank| of_rank.get(at).is_some_and(|wait| *wait > 0.0))
         });
+        // Capped below at the duration: the segment before the wait must not end before it begins.
         let wait = waits
             .and_then(|waits| waits[rank.0].get(at).copied())
             .unwrap_or(0.0)

@@ -105,6 +105,7 @@ fn unpack<'a>(mut packed: impl BufRead + 'a, limits: Limits) -> io::Result<impl 
         inner,
         left: limits.unpacked_bytes,
     };
+    // Formats are known by keys in the first buffer, up to 64 KiB from its beginning.
     Ok(BufReader::with_capacity(1 << 18, limited))
 }
 

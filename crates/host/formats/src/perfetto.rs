@@ -56,6 +56,7 @@ pub fn write_perfetto(set: &TraceSet, verdict: &Verdict, out: &mut impl Write) -
         }
     }
     add_collectives(&matches, &mut spans);
+    // Last: an incident lies over all that the spans before it show of its ranks.
     add_incidents(verdict, &mut spans);
     let processes = set.traces().map(|(rank, _, _, profiled)| {
         let host = profiled.host.as_deref().map(|host| format!(" on {host}"));
@@ -169,6 +170,7 @@ fn is_called(function: &FunctionSummary, id: FunctionId, dictionary: &Dictionary
         .is_some_and(|own| own.class.name() == function.class && own.name == function.name)
         && stack
             .map(|caller| &caller.name)
+            // The verdict keeps only the nearest callers; behind them any stack will do.
             .take(function.callers.len())
             .eq(&function.callers)
 }

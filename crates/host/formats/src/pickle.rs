@@ -37,6 +37,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Value, PickleError> {
         memo: HashMap::new(),
     };
     let root = machine.run()?;
+    // Counted again: what is shared is one node here and many values in JSON.
     let mut left = MAX_VALUES;
     machine.json(root, MAX_DEPTH, &mut left)
 }

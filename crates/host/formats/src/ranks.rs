@@ -31,6 +31,7 @@ pub(crate) fn job_ranks(
         .iter()
         .flat_map(|members| members.values().copied())
         .collect();
+    // Nothing was guessed where no process is known: no note.
     if all.is_empty() {
         return (vec![BTreeMap::new(); of_rank.len()], Numbering::Given);
     }

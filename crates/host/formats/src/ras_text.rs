@@ -275,6 +275,7 @@ impl RasTextReader<'_> {
         let pid = after("process", words).map_or(Ok(-1), |pid| self.number(pid))?;
         let host = after("node", words).unwrap_or_default().to_owned();
         let device = after("GPU", words).map_or(Ok(-1), |device| self.number(device))?;
+        // Lists of missing ranks do not say who is dead: the section DEAD does, by process.
         let dead = self.dead.contains(&(host.clone(), pid));
         let place = place(host, pid, device, rank);
         let twice = match (&self.listing, self.said.get_mut(self.current)) {
@@ -394,6 +395,8 @@ impl ReportedComm {
                          ask for VERBOSE STATUS, or for JSON",
                         self.name
                     ));
+                    // The listed alone would not do: the others would count as having launched
+                    // none.
                     continue;
                 }
             };

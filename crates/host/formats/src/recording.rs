@@ -188,6 +188,7 @@ fn load_from(
         #[cfg(feature = "nsys")]
         Some(b'S') if is_report(&mut reader) => nsys::read_packed(path, reader, limits).map(report),
         Some(b'{') if begins_with(&mut reader, &TRACE_KEYS) => read_trace(path, reader, limits),
+        // Before lists of JSON: a line of a call log begins with a bracket too.
         Some(b'[' | b'=' | b'0'..=b'9') if is_call_log(&mut reader) => {
             Ok(Recording::Part(SnapshotPart::calls(path, reader, limits)?))
         }
@@ -208,6 +209,8 @@ fn load_from(
             Ok(Recording::Journal(Journal::read(path, reader)?))
         }
         Some(b'{') => {
+            // Any other object is read as a stage matrix, so that a mistake in one is named by its
+            // place. `foreign` takes those back that say they are something else.
             let matrix: StageMatrix = parse(path, reader, limits)?;
             matrix.check(path)?;
             Ok(Recording::Matrix(Box::new(matrix)))

@@ -235,6 +235,7 @@ impl Snapshot {
     /// # Errors
     /// [`LayoutError`] if it does not.
     pub fn check_layout(&self, settings: &Settings) -> Result<(), LayoutError> {
+        // `CallLog::read` refuses ranks that would leave no room for one more.
         let ranks = self.call_logs().map(|log| log.calls.rank + 1).max();
         match ranks {
             Some(ranks) => Layout::fits(ranks, &settings.layout.sizes()?),
@@ -251,6 +252,7 @@ impl Snapshot {
                 job.take(Input::Note { text });
             }
             let known = logs.entry(calls.rank).or_insert(calls);
+            // `or_insert` gives the log itself back if it is the first of its rank.
             if !std::ptr::eq(*known, calls) {
                 let text = format!(
                     "two logs are of rank {}: the one that ends last is analysed",

@@ -48,6 +48,7 @@ impl RankTrace {
 
     fn new(path: &Path, tool: Source, mut trace: Trace, settings: &PatternSettings) -> Self {
         let mut names = StageNames::default();
+        // `Trace::settle` has sorted them by their start.
         let start_ns = trace.slices.first().map_or(0, |slice| slice.start_ns);
         let origin_ns = if trace.absolute { 0 } else { start_ns };
         let steps = rank_steps(&trace, origin_ns, |name| names.intern(name));

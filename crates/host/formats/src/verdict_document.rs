@@ -19,6 +19,8 @@ const KEYS: [&str; 1] = ["\"laggard.verdict"];
 pub fn load_verdict(path: &Path, limits: Limits) -> Result<Option<Verdict>, FormatError> {
     let unwatched = AtomicU64::new(0);
     let mut reader = open(path, limits, &unwatched)?;
+    // By the name without its version: a verdict of another version is refused as one, and not
+    // taken for something else.
     if !begins_with(&mut reader, &KEYS) {
         return Ok(None);
     }

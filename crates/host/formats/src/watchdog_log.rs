@@ -121,6 +121,8 @@ impl WatchdogLog {
 
     fn take(&mut self, record: &str) {
         if self.summary.take(record) {
+            // What the summary has by now is of the new start. If nothing else was read of the one
+            // before, `start_anew` does not count it.
             let summary = std::mem::take(&mut self.summary);
             self.start_anew();
             self.earlier_starts = self.earlier_starts.max(1);
@@ -162,6 +164,8 @@ impl WatchdogLog {
             Some(Said::TimedOut { rank, group, work }) => {
                 self.ranks.insert(rank);
                 match group {
+                    // Without a number, as before PyTorch 1.13, it does not say how far the rank
+                    // came.
                     Some(group) if work.number > 0 => self.place_timeout(rank, group, &work),
                     _ => self.time_out(rank, work),
                 }
@@ -276,6 +280,7 @@ impl WatchdogLog {
                             None => it.waits_in() == Some(work.number),
                         })
                 });
+                // Where two groups fit, which of them the rank is in is unknown.
                 if let (Some((key, _)), None) = (same.next(), same.next()) {
                     placed.push((*rank, key.clone(), work.clone()));
                 }
@@ -309,6 +314,7 @@ impl WatchdogLog {
         let first = self.summary.first();
         if let Some((first, with_it)) = &first
             && let Some(signal) = first.killed_by()
+            // torchrun gives whole seconds: of several in one nobody knows who was first.
             && with_it.is_empty()
             && !waits(first.rank)
         {
@@ -323,6 +329,7 @@ impl WatchdogLog {
             return None;
         };
         first
+            // If another rank ended before, the error may follow from that.
             .is_none_or(|(first, _)| first.rank == rank)
             .then_some((rank, None))
     }
@@ -412,6 +419,7 @@ pub(crate) fn report(
     }
     for both in &log.differing {
         let [one, other] = both;
+        // Sides are unlike operations at one number; ranks at two numbers are only apart.
         if one.work.number != other.work.number || one.work == other.work {
             continue;
         }
@@ -516,6 +524,9 @@ impl LoggedGroup {
             .iter()
             .filter_map(|(rank, it)| Some((*rank, it.place?)))
             .collect();
+        // PyTorch sorts the members of a group by rank: places out of order are of several groups.
+        // Where each process counts its groups, one number means one group only in that of all
+        // ranks.
         let are_in_order = places.windows(2).all(|it| it[0].1 < it[1].1);
         let are_of_all = places.iter().all(|(rank, place)| rank == place);
         if !are_in_order || (self.is_of_process && places.len() > 1 && !are_of_all) {

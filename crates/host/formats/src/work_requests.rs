@@ -68,6 +68,7 @@ fn row(text: &str, port: &str) -> Result<(ConnectionEnds, Returned), BadColumn> 
         let reason = format!("{} values instead of {}", values.len(), names.len());
         return Err(("its end", reason));
     }
+    // As many as the header has columns, so the indices below are in bounds.
     let cells: Vec<(&'static str, &str)> = names.into_iter().zip(values).collect();
     let bandwidth = number(cells[9])? as f64;
     let ends = ConnectionEnds {

@@ -31,6 +31,7 @@ pub(crate) fn draw(frame: &mut Frame, screen: &Screen) {
     } else {
         "up, down  choose    Enter  open    q  quit"
     };
+    // The picture stays as it was: this line alone shows that the collector does not answer.
     let foot_line = match &screen.error {
         Some(error) => Line::from(error.as_str()).red(),
         None => Line::from(keys).dim(),
@@ -75,6 +76,7 @@ fn draw_jobs(frame: &mut Frame, area: Rect, screen: &Screen) {
     let table = Table::new(rows, widths)
         .header(Row::new(names).dim())
         .row_highlight_style(Style::new().reversed());
+    // Not kept from picture to picture: rows change places, and a job is chosen by its name.
     let mut state = TableState::new().with_selected(screen.chosen());
     frame.render_stateful_widget(table, area, &mut state);
     if screen.jobs.is_empty() {
@@ -87,6 +89,7 @@ fn draw_jobs(frame: &mut Frame, area: Rect, screen: &Screen) {
 fn job_row(job: &ListedJob) -> Row<'_> {
     Row::new([
         Cell::from(job.state.word()).style(paint(job.state)),
+        // Names come over the network. ratatui drops their control characters.
         Cell::from(job.id.as_str()),
         Cell::from(job.ranks.to_string()),
         Cell::from(job.hosts.to_string()),
@@ -122,6 +125,7 @@ fn draw_job(frame: &mut Frame, area: Rect, screen: &Screen, job: &str) {
         );
     }
     let text = Paragraph::new(lines)
+        // Trimmed, the lines below an incident would lose their indentation.
         .wrap(Wrap { trim: false })
         .scroll((screen.scrolled, 0));
     frame.render_widget(text, area);

@@ -366,6 +366,7 @@ impl LiveReader {
             .map(|view| view.first_flow)
             .min()
             .unwrap_or(begun);
+        // Flows before these have left the table.
         let first = first.max(begun.saturating_sub(self.size.flows() as u64));
         for number in first..begun {
             let Some(FlowView { operation, flow }) = flow(table, number) else {
@@ -474,6 +475,7 @@ impl CommunicatorSlot {
             .name
             .iter()
             .flat_map(|word| word.load(Relaxed).to_ne_bytes());
+        // A wrong length takes no more than there are words.
         let name: Vec<u8> = words.take(self.name_bytes.load(Relaxed) as usize).collect();
         Some(Communicator {
             hash: self.hash.load(Relaxed),

@@ -223,6 +223,7 @@ impl LiveWriter {
             return None;
         };
         let table = self.table();
+        // Connections count what is given to the network, which only the sender does.
         let place = if route.direction == Direction::Send && total > 0 {
             let communicator = of.what.load(Relaxed) as u32;
             connections::place(table.connections, communicator, route.channel, route.peer)
@@ -400,6 +401,7 @@ impl LiveWriter {
         flow.moved_at.store(at.0, Relaxed);
         // 0 stands for not begun.
         flow.begun_at.store(at.0.max(1), Release);
+        // Without transfers nothing will ever be done: the flow ends as it begins.
         if flow.total.load(Relaxed) == 0 {
             self.finish(flow, at);
         }

@@ -88,6 +88,7 @@ impl Passage {
 
     /// A time as so many rows and a time in this one.
     fn place(&self, at_s: f64) -> (f64, f64) {
+        // Rounds down for times before the row, too: a host may have launched it rows ago.
         let rows = (at_s / self.takes_s.max(ROUNDING_S)).floor();
         (rows, at_s - rows * self.takes_s)
     }
@@ -133,6 +134,7 @@ impl Apart {
         let mut ahead = vec![0; awaited.len()];
         for TakenRow { pieces, known, .. } in &rows {
             for (piece, known) in pieces.iter().zip(known.chunks_exact(ranks)) {
+                // Only the last piece of a boundary says how far a host is ahead behind it.
                 let most = known.iter().map(|it| it.behind).filter(|_| piece.ends);
                 ahead[piece.boundary] = most.fold(ahead[piece.boundary], usize::max);
             }
@@ -398,6 +400,7 @@ impl<'window> Times<'window> {
         meets_s: impl Fn(usize) -> f64,
     ) -> Vec<RankPiece> {
         let [least_s, most_s] = self.ahead_s[column];
+        // Times count from where the device begins the row; the host began it that much earlier.
         let (mut host_s, mut device_s) = (-least_s, 0.0f64);
         let mut passage = Passage {
             takes_s: row_s,

@@ -19,6 +19,7 @@ pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
     let (ranks, places) = (block.ranks, block.boundaries.len());
     let mut awaited = vec![Vec::new(); places];
     if !block.boundaries.iter().any(|it| it.ending.joins()) {
+        // With the first skipped, `at` is the boundary before `behind`.
         for (at, behind) in awaited.iter_mut().skip(1).enumerate() {
             behind.extend((block.boundaries[at].sync == Sync::Assumed).then_some(at));
         }
@@ -37,6 +38,7 @@ pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
             })
             .collect();
         let early_s = before_s(&rows, &last_s, issued);
+        // None for a collective that is issued at the last place: the row ends there.
         let waits_at = (issued + 1..places).find(|at| {
             let is_last = at + 1 == places;
             before_s(&rows, &last_s, *at) <= OVERTAKEN_SHARE * early_s

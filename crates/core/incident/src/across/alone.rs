@@ -85,6 +85,7 @@ impl Alone {
     pub(super) fn take(&mut self, account: Option<&DeviceAccount>, share_min: f64) {
         for mut row in account.into_iter().flat_map(rows_of) {
             if let Some(device) = &mut row.device {
+                // Before the row itself is taken in: a slow one is put beside what came before it.
                 device.usual = self.usual_device(share_min);
                 let seen_s = [device.took_s, device.own_s, row.makespan_s];
                 // What a slow device takes is not usual.
@@ -183,6 +184,7 @@ fn level_of(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
 fn at_most(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
+    // The index is below the length unless there are no values.
     values.get(values.len() * 9 / 10).copied()
 }
 
@@ -191,6 +193,7 @@ fn rows_of(account: &DeviceAccount) -> impl Iterator<Item = Row> {
     let sampled = &account.sampled;
     account.found.steps.iter().filter_map(|step| {
         let block = sampled.window.blocks.get(step.block)?;
+        // The account is of this rank alone: a row has one value for each boundary.
         let size = block.boundaries.len();
         let cells = step.row * size..(step.row + 1) * size;
         let of = |plane: &[Vec<f64>]| Some(plane.get(step.block)?.get(cells.clone())?.to_vec());
@@ -204,6 +207,8 @@ fn rows_of(account: &DeviceAccount) -> impl Iterator<Item = Row> {
         }
         for (boundary, (took_s, read_s)) in block.boundaries.iter().zip(took_s.iter().zip(&read_s))
         {
+            // In a read-back a host waits for its device, and by that for late ranks of other
+            // roles.
             *own_s.entry(boundary.stage).or_default() += took_s - read_s;
         }
         Some(Row {

@@ -187,6 +187,7 @@ fn least_lost_s(calls: &Diagnosis, settings: &IncidentSettings) -> f64 {
     let once_s = settings
         .stall_min_s
         .max(settings.stall_min_steps * calls.usual_s);
+    // Either makes an incident of stages: one stall, or a part of all time.
     once_s.min(settings.steady_share_min * calls.total_s)
 }
 
@@ -212,6 +213,7 @@ pub(crate) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<CallLogNote> {
     if pipeline.is_ahead {
         notes.push(CallLogNote::HostsAhead);
     }
+    // It stays 0 until enough iterations are timed to say what is usual.
     if pipeline.usual_s == 0.0 {
         notes.push(CallLogNote::FewIterations {
             timed: pipeline.timed,

@@ -154,6 +154,8 @@ impl Detector for InCollectives {
                     usual_s,
                     of_channels: *of_channels,
                 };
+                // Both: the one knows which ranks are waited for, the other in which steps it cost
+                // time.
                 hangs.communication().slow(*rank, *communicator, slow);
                 self.slow_collectives.slow(hangs.step());
             }
@@ -166,6 +168,7 @@ impl Detector for InCollectives {
             } => {
                 let moves = hangs.look(*rank, *at, in_progress.clone(), ended, late);
                 let moves = moves.map(|after_s| Announcement::MovesAgain { after_s });
+                // Behind the look: only then do the flows say which rank is waited for.
                 let found = self
                     .slow_collectives
                     .look(*at, hangs.communication(), context);

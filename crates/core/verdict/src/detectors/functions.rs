@@ -25,6 +25,7 @@ pub(crate) struct Profiled {
 impl Profiled {
     /// The job is started over: other steps have the same numbers now.
     fn restart(&mut self) {
+        // The summary stays: it says what was recorded, of whichever start.
         self.faults.clear();
         self.without_core.clear();
     }

@@ -60,6 +60,8 @@ impl SlowLinks {
                 left_share,
                 fact,
             };
+            // The latest word replaces the one before: rules ask whether a link was slow while a
+            // finding went on.
             self.0.insert(ends, link);
         }
     }

@@ -56,6 +56,7 @@ impl DeviceSteps {
             self.waits += window.waits;
         }
         let last_step = window.first_step + window.steps.saturating_sub(1);
+        // Windows of files may have any step numbers. Sampled steps have 32 bits.
         let last_step = u32::try_from(last_step).unwrap_or(u32::MAX);
         let Some(mut sampled) = self.clock.take_window(&window.ranks, last_step) else {
             self.run_ahead = self.run_ahead.and_then(|(seconds, windows)| {
@@ -67,6 +68,7 @@ impl DeviceSteps {
         if sampled.window.meeting == Meeting::Issued && sampled.window.cut != Cut::Data {
             sampled.window.meeting = Meeting::Seen;
         }
+        // Before PyTorch 2.15 no hook marks on the device what a host issues (docs/math/device.md).
         if has_issues(window) && !has_issues(&sampled.window) {
             self.unmarked += 1;
         } else {
@@ -204,6 +206,7 @@ impl Stages {
         found: &mut WindowFrontier,
         context: JobContext<'_>,
     ) -> Vec<Finding> {
+        // Before the account: steps that a profiler lengthens would count as usual ones.
         self.devices.leave_out(|step| context.is_left_out(step));
         let account = self.devices.account(window, &self.gates, &self.baseline);
         self.across.take(

@@ -182,6 +182,7 @@ impl Accounting {
                 lead_ranks: total
                     .led
                     .iter()
+                    // Weighed by role, all steps count once: as many as one rank can lead.
                     .filter(|(_, led)| **led as f64 * 2.0 > self.steps)
                     .map(|(rank, _)| *rank)
                     .collect(),

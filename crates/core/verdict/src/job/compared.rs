@@ -162,6 +162,7 @@ impl Compared {
             let places = (0..workers.len()).filter(|at| !unlike.contains(&workers[*at]));
             model::median(&mut places.map(value).collect::<Vec<_>>())
         };
+        // If all ranks differ, nothing shows what a healthy link carries.
         let peers_beta = healthy(&|at| values[0][at].into())?;
         let peers_rate = healthy(&|at| rate_in_use(values[1][at], values[2][at]))?;
         let excess = |worker: &&Abnormal| {
@@ -172,11 +173,13 @@ impl Compared {
             } else {
                 0.0
             };
+            // A slow link carries less while it is in use, or is in use for longer.
             slower.max(beta - peers_beta)
         };
         let excess_share = culprits.iter().map(excess).fold(0.0, f64::max);
         let beta = culprits.iter().map(|worker| f64::from(worker.values[0]));
         let beta = beta.fold(0.0, f64::max);
+        // Where most links differ from the rest, the rest is no norm.
         let are_few = named.len() * 2 <= ranks;
         (excess_share >= excess_min && are_few && !named.is_empty()).then_some(Blamed {
             ranks: named,

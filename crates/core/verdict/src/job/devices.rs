@@ -30,6 +30,8 @@ impl Job {
             .devices
             .clock
             .push(rank, mark, time, stage);
+        // Also at a mark of no block: that the device reports at all turns the host's blocks into
+        // launches.
         self.detectors.pipelines.see_device();
         if blocks.is_empty() {
             return;
@@ -60,6 +62,7 @@ impl Job {
         }
         let is_late = self.escalation.is_slow() || stages.tracker.suspects_devices();
         // Blocks count by their devices however far hosts are ahead.
+        // Where hosts do not run ahead, both clocks agree, and the hosts' account has all steps.
         let is_suspected = stages.devices.run_ahead.is_some() && is_late
             || self.detectors.pipelines.suspects_devices()
             || stages.suspects_alone();
@@ -127,6 +130,7 @@ impl Job {
     pub(super) fn device_wait_note(&self, hosts_may_run_ahead: bool) -> Option<VerdictNote> {
         let Some(share) = self.device_wait_share() else {
             let devices = &self.detectors.stages.devices;
+            // Devices that gave an account need no note that they were not observed.
             return if devices.sampled_steps() > 0 {
                 None
             } else if devices.hosts_run_ahead() {

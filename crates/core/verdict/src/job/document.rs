@@ -19,6 +19,7 @@ impl Job {
                 steps: self.steps(),
                 analysed_steps: match self.detectors.calls.logs() {
                     Some(said) => said.timed,
+                    // Parts of roles add up to whole steps only but for rounding.
                     None => self.accounting.steps().round() as u64,
                 },
                 source: self.source,

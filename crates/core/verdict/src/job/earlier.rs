@@ -16,6 +16,7 @@ pub(super) struct EarlierStarts {
 impl EarlierStarts {
     /// A start of so many steps is over.
     pub(super) fn add(&mut self, mut found: Vec<Finding>, steps: u64) {
+        // The latest start in front, so that what is cut off below is the oldest.
         found.append(&mut self.findings);
         found.truncate(MAX_EARLIER);
         self.findings = found;

@@ -66,6 +66,7 @@ impl Witnesses for Job {
             // A window sees that there is no core, but not why.
             cpu_quota(ranks, &meanwhile)
         } else if ranks.is_empty() && finding.kind == IncidentKind::Degraded {
+            // All ranks have no peers: they are compared with what they got before.
             let before = 0..=finding.first_step.saturating_sub(1);
             cpu_quota(ranks, &meanwhile)
                 .or_else(|| too_few_cores(&meanwhile, &self.usages.during(&before)))
@@ -80,6 +81,7 @@ impl Witnesses for Job {
         let worked = ranks
             .iter()
             .map(|rank| self.detectors.pipelines.own_work(*rank, steps));
+        // Of all or of none: a sum that lacks a rank would make the ranks seem to wait.
         let worked: Vec<Worked> = worked.collect::<Option<_>>()?;
         let own_s = worked.iter().map(|it| it.own_s).sum();
         let copies_s = worked.iter().map(|it| it.copies_s).sum();

@@ -65,6 +65,8 @@ impl Notes {
     /// Keeps a note, unless it is known.
     pub(super) fn say(&mut self, note: VerdictNote) {
         let (count, is_known) = match &note {
+            // Texts come from programs, and have a bound of their own: they crowd out no note of
+            // laggard's.
             VerdictNote::Text(text) => (self.texts.len(), self.texts.contains(text)),
             note => (self.said.len(), self.said.contains(note)),
         };

@@ -24,6 +24,7 @@ impl Placement {
 
     /// A rank runs on a host.
     pub(super) fn place(&mut self, rank: u32, host: String) {
+        // The latest word counts: after a restart a rank may run elsewhere.
         self.hosts.insert(rank, host);
     }
 

@@ -50,6 +50,7 @@ impl Job {
     /// can be compared the time by which a rank entered it later is a stage of its own, so that
     /// who came early and waited is not taken for late; where they cannot, labels are weakened.
     pub fn add_profiles(&mut self, mut ranks: Vec<ProfiledRank>, matches: &Matches) {
+        // The order in which files are given has no say.
         ranks.sort_by_key(|rank| rank.rank);
         for rank in &ranks {
             self.placement.see(rank.rank);
@@ -93,6 +94,8 @@ impl Job {
                 });
             }
             let op = CollectiveOp::from_name(&collective.op);
+            // Ranks are matched already: a number has only to be the same on all of them, and no
+            // other's.
             let number = counts.entry((group, op)).or_default();
             for arrival in &collective.arrivals {
                 let busy = arrival.end_ns.saturating_sub(arrival.start_ns);
@@ -122,6 +125,7 @@ impl Job {
             .then(|| common.first().copied())
             .flatten();
         let settings = WindowSettings {
+            // A profile has no steps to spare, and one is enough for an account.
             warmup_steps: 0,
             min_steps: 1,
             ..self.settings.window.clone()
@@ -141,6 +145,7 @@ impl Job {
             let skew = entries.and_then(|entries| entries.get(&rank.rank));
             for mut step in std::mem::take(&mut rank.steps) {
                 for segment in &mut step.segments {
+                    // Each file numbers its stages by itself.
                     segment.stage = self.names.intern(rank.names.name(segment.stage));
                 }
                 followed.push(rank.rank, step.clone());
@@ -166,6 +171,7 @@ impl Job {
         }
         accounted.finish();
         followed.finish();
+        // The job's own aligner receives none of them, and counts none.
         self.add_steps(accounted.steps());
         if single.is_some() && ranks.len() > 1 {
             self.notes.count(Counted::OneStep(entries.is_some()), 1);

@@ -25,6 +25,7 @@ impl Job {
             None => return None,
         };
         let ranks = self.with_peers(&suspects);
+        // The functions of a single rank have nothing to be compared with.
         (ranks.len() > 1).then_some(ranks)
     }
 
@@ -52,6 +53,7 @@ impl Job {
             .seen()
             .iter()
             .copied()
+            // Ranks of other roles run other functions, which are no measure of the suspects'.
             .filter(|rank| role.is_none() || self.aligner.role(*rank) == role)
             .collect();
         let incidents = self.findings().into_iter().filter(|incident| incident.open);
@@ -87,6 +89,7 @@ impl Job {
         let Some(ordered) = self.escalation.end(ranks) else {
             return;
         };
+        // No rank sent anything: what an earlier window showed stays.
         if ordered.profiled.is_empty() {
             return;
         }

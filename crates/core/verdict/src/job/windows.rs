@@ -24,6 +24,7 @@ impl Job {
     pub(super) fn take_windows(&mut self) {
         for (window, span) in self.aligner.take_timed_windows() {
             self.analyse(window, Some(span));
+            // What a window shows may be worth a profile. Without a new one that was asked already.
             self.escalation.look_again();
         }
     }
@@ -32,6 +33,7 @@ impl Job {
     pub(crate) fn analyse(&mut self, window: Window, span: Option<Range<RankNs>>) {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
+        // Before the window is recorded and listed: its labels may be raised here.
         self.follow(&window, &mut found);
         if let Some(span) = span {
             let context = self.placement.context(&self.names);

@@ -60,6 +60,8 @@ fn campaign() -> Vec<Case> {
     let mut random = SmallRng::seed_from_u64(20);
     let cases = (0..CAMPAIGN).map(|seed| {
         let (fault, culprit) = ClusterFault::any(&mut random, 4 * LOCALS);
+        // An iteration takes 0.8 s: by then the trigger has the six operations of each class that
+        // it takes to know what is usual.
         let onset_s = random.random_range(10.0..14.0);
         let job = cluster(Some((fault.clone(), onset_s)), seed as u64);
         let watched = watch(&job, onset_s + PATIENCE_S);
@@ -203,6 +205,7 @@ fn copied(base: &Cluster, run: &ClusterRun, copies: u32, at_s: f64) -> Communica
 
 /// How many of the first ranks are in an operation at a time.
 fn busy_ranks(run: &ClusterRun, at_s: f64) -> usize {
+    // The whole job would be looked at 200 times, up to 10,000 ranks; 64 stand for it.
     (0..64)
         .filter(|rank| {
             let (_, open, _) = run.look(*rank, 0.0, at_s);
@@ -264,6 +267,8 @@ fn volume(id: &str) -> AcceptanceRow {
         let at = from_s + f64::from(number) * LOOK_S;
         for rank in 0..LOCALS {
             let (at, in_progress, ended) = run.look(rank, at - LOOK_S, at);
+            // As agents do: of operations of one kind that ended between two looks, they send the
+            // last.
             let ended = Operation::last_of_each_kind(ended).into_values().collect();
             let look = Input::InFlightSnapshot {
                 rank,

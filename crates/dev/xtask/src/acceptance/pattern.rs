@@ -49,11 +49,14 @@ fn found_with(
 
 /// Up to a percent, different for each worker.
 fn noise(worker: u32) -> f32 {
+    // Knuth's multiplicative hash, 2^32 over the golden ratio: neighbours get different values.
     (worker.wrapping_mul(2_654_435_761) >> 16) as f32 / 65_536.0 * 0.01
 }
 
 fn ring(id: &str) -> AcceptanceRow {
     let found = found(FunctionClass::Collective, 32, |worker| match worker {
+        // The two of the slow bond carry half the rate all the time. The others of their ring carry
+        // the full rate half of the time: the same mean, and a deviation.
         0 | 1 => [0.2, 0.5, 0.0],
         2..8 => [0.2, 0.5, 0.5],
         _ => [0.2, 1.0, 0.0],
@@ -84,6 +87,7 @@ fn ring(id: &str) -> AcceptanceRow {
 
 fn throttling(id: &str) -> AcceptanceRow {
     let found = found(FunctionClass::GpuCompute, 2560, |worker| {
+        // Whole hosts of 8 workers: every eighth, 38 of 320.
         let [beta, mu] = if worker % 64 < 8 && worker < 2400 {
             [0.45, 0.55]
         } else {
@@ -132,6 +136,8 @@ fn link_down(id: &str) -> AcceptanceRow {
     let holds = found.abnormal.len() == 48
         && sampled == 48
         && found.abnormal.iter().all(|abnormal| match abnormal.worker {
+            // The 3 differ from the 1197 others of 1200, the 45 from the 1155 others. Healthy
+            // workers differ from these 48 alone, which is 0.04.
             100..103 => (abnormal.differential - 0.9975).abs() < 1e-9,
             103..148 => (abnormal.differential - 0.9625).abs() < 1e-9,
             _ => true,
@@ -208,6 +214,7 @@ fn garbage_collection(id: &str) -> AcceptanceRow {
         let low = found
             .abnormal
             .iter()
+            // A pause leaves the core idle. Slow Python, as in PT-A5, would keep it busy.
             .all(|a| a.values[1] < found.median[1] / 2.0);
         found.abnormal.len() == 1 && found.abnormal[0].worker == struck && low
     });
@@ -240,6 +247,7 @@ fn scale(id: &str, workers: u32, target_s: f64, paper: &str) -> AcceptanceRow {
             for worker in 0..workers {
                 let odd = worker % 1000 == function;
                 let (beta, mu) = if odd { (0.4, 0.4) } else { (0.2, 0.9) };
+                // A million workers stay below 2^20, so each function has noise of its own.
                 let noise = noise(worker ^ function << 20);
                 let sigma = 0.1 + noise;
                 let (beta, mu) = (beta + noise, mu + noise);

@@ -93,6 +93,7 @@ fn diagnosis(job: &CalledJob, settings: &ScheduleSettings) -> Option<Diagnosis> 
 
 /// What the struck iteration takes, from one marker to the next, in seconds.
 fn struck_s(job: &CalledJob) -> f64 {
+    // Noise is drawn iteration by iteration: those that are left out change nothing before them.
     let logs = CalledJob {
         iterations: STRUCK + 1,
         ..job.clone()
@@ -101,6 +102,7 @@ fn struck_s(job: &CalledJob) -> f64 {
     let marks: Vec<u64> = logs[0]
         .calls
         .iter()
+        // The simulation ends each iteration with this call.
         .filter(|call| call.op == CollectiveOp::ALLGATHER && call.size == 96)
         .map(|call| call.at_ns)
         .collect();
@@ -123,6 +125,7 @@ fn truth(job: &CalledJob, gate: f64) -> Vec<Delay> {
                 delays: others.copied().collect(),
                 ..job.clone()
             };
+            // Throughput falls below the gate where an iteration takes longer than usual / gate.
             struck - struck_s(&without) > usual_s * (1.0 / gate - 1.0)
         })
         .copied()
@@ -174,6 +177,7 @@ fn job(random: &mut SmallRng, seed: u64) -> CalledJob {
         tp: pick(random, &[1, 2, 4]),
         dp: pick(random, &[1, 2, 4]),
         pp,
+        // Interleaved 1F1B has an order for multiples of the stages only.
         microbatches: pp * random.random_range(1..=3),
         scheme: pick(
             random,
@@ -230,6 +234,7 @@ fn slowdowns(id: &str) -> AcceptanceRow {
         for _ in 0..random.random_range(1..=3) {
             let (_, at) = spot(&job, &mut random);
             let extra_s = random.random_range(0.05..30.0);
+            // The truth takes a fault away by its place, so no two may share one.
             if job.delays.iter().all(|delay| delay.at != at) {
                 job.delays.push(Delay { at, extra_s });
             }
@@ -260,10 +265,13 @@ fn hung_jobs() -> impl Iterator<Item = Hung> {
         let (stage, at) = spot(&job, &mut random);
         let plan = job.scheme.plan(job.pp, job.microbatches);
         let mut primitives = Vec::new();
+        // A rank can stop only before calls that this block makes.
         if plan.source(stage as usize, at.block).is_some() {
             primitives.push(Primitive::Receive);
         }
         if job.tp > 1 {
+            // Every block calls eight layers; some blocks of the first and the last stage call
+            // more.
             primitives.push(Primitive::Layer(random.random_range(0..8)));
         }
         if plan.target(stage as usize, at.block).is_some() || primitives.is_empty() {
@@ -294,6 +302,7 @@ fn hangs(id: &str) -> AcceptanceRow {
     {
         match diagnosis(&job, &settings).and_then(|said| said.halt) {
             Some(halt) if halt.ranks == [at.rank] && halt.stage == stage => {
+                // What is not overdue is a note: logs that were cut off can look the same.
                 all.right += u64::from(halt.overdue);
                 all.missed += u64::from(!halt.overdue);
                 all.with_block += u64::from(halt.overdue && halt.block == at.block);
@@ -308,6 +317,7 @@ fn hangs(id: &str) -> AcceptanceRow {
         // The same job without it, its logs cut off at any time.
         let mut logs = CalledJob { stop: None, ..job }.logs();
         let mut ends = logs.iter().filter_map(|log| log.calls.last());
+        // Calls count from 1970, so the subtraction stays above zero.
         let until_ns = ends.next().map_or(0, |call| call.at_ns) - cut_ns;
         for log in &mut logs {
             log.calls.retain(|call| call.at_ns < until_ns);
@@ -353,6 +363,7 @@ fn watched(job: &CalledJob, cut_ns: u64, quiet_s: u64) -> Option<Incident> {
     watched.take(Input::NoProgress {
         at: RankNs(until_ns + quiet_s * 1_000_000_000),
     });
+    // A hang waits for stacks to be looked at; a simulation has none.
     watched.take(Input::StacksComplete);
     let mut incidents = watched.verdict().incidents.into_iter();
     incidents.find(|incident| incident.kind == IncidentKind::Hang)
@@ -415,6 +426,7 @@ fn has_twin(job: &CalledJob, halt: &PipelineHalt) -> bool {
     let until_ns = ends.map(|call| call.at_ns).max().unwrap_or(0);
     let at = Spot {
         iteration: STRUCK,
+        // The caller has compared the halt's ranks with the one that stopped.
         rank: halt.ranks[0],
         block: halt.block,
     };
@@ -426,6 +438,8 @@ fn has_twin(job: &CalledJob, halt: &PipelineHalt) -> bool {
             delays,
             ..job.clone()
         };
+        // Without the stop, hosts draw other delays: the same call may come later by as much as
+        // they vary.
         calls_until(&healthy.logs(), until_ns + HOST_NS) == calls_until(&hung, until_ns)
     })
 }
@@ -533,6 +547,7 @@ fn thresholds(id: &str) -> AcceptanceRow {
         .map(|m| cell(MATTERS, m))
         .collect();
     let at_half = by_excess[3];
+    // The fourth excess is 50 %, at the gate of 0.9: one cell of both rows.
     let by_gate = [0.5, 0.6, 0.7, 0.8, MATTERS, 1.0].map(|gate| {
         if gate == MATTERS {
             at_half
@@ -552,6 +567,8 @@ fn thresholds(id: &str) -> AcceptanceRow {
         side_by_side(&by_gate, Cell::let_through),
         by_excess
             .iter()
+            // 0.9 is among the excesses. A gate of 1.0 lets iterations through that noise alone
+            // made slow.
             .chain(&by_gate[..4])
             .map(|it| it.score.nameless)
             .sum::<u64>(),

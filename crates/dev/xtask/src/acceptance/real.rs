@@ -77,6 +77,7 @@ impl Lab {
         let mut command = Command::new(program);
         command
             .current_dir(self.scratch.path())
+            // Ranks share few cores. torchrun sets this by itself, `launch.py` does not.
             .env("OMP_NUM_THREADS", "1");
         command.env(
             "PATH",
@@ -301,6 +302,8 @@ fn host_only_late_work(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let arguments = format!("--fault optim --delay-ms 120 --slow {seed}");
         let published = lab.study("--published-cut", 4, &arguments)?;
         routed += usize::from(by_share(&published)[0] == OPTIMIZER);
+        // Nobody waits within the step. The others meet the late rank in the next all-reduce, and
+        // the published cut counts that wait as backward of the next step.
         displaced += usize::from(by_share(&published)[0] == BACKWARD);
         let step_cut = lab.study("", 4, &arguments)?;
         named += usize::from(names(&step_cut, &[seed], OPTIMIZER));
@@ -328,6 +331,7 @@ fn host_only_late_work(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
 
 /// A callback with a barrier behind it, beside a backward pass of 150 ms.
 fn callback_magnitudes(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
+    // Every rank exposes 150 ms of backward; a callback leads only where it is late by more.
     for (delay_ms, above) in [(60, false), (120, false), (180, true), (240, true)] {
         let (mut first, mut second) = (0, 0);
         for seed in 1..=3 {
@@ -360,6 +364,7 @@ fn mean_step_s(verdict: &Verdict, within: Range<u64>) -> f64 {
     let (sum_s, steps) = verdict
         .windows
         .iter()
+        // A window across the first or the last step of a fault holds steps of both kinds.
         .filter(|window| {
             window.first_step >= within.start && window.first_step + window.steps <= within.end
         })
@@ -369,6 +374,7 @@ fn mean_step_s(verdict: &Verdict, within: Range<u64>) -> f64 {
                 steps + window.steps,
             )
         });
+    // Without a window this is not a number, and no comparison with it holds.
     sum_s / steps as f64
 }
 
@@ -422,6 +428,7 @@ fn accumulation(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let stages = [DATA, FORWARD, BACKWARD, CALLBACKS, OPTIMIZER, OTHER];
     let cell = [0.2, 0.1, 0.1, 0.0, 0.01, 0.0];
     let document = serde_json::json!({
+        // Four micro-steps in one row of six stages: the sums say nothing of their order.
         "schema": "stage-matrix/1", "unit": "s", "stages": stages, "grad_accum": 4,
         "matrix": vec![vec![cell; 4]; 20],
     });
@@ -465,6 +472,7 @@ fn telemetry_failure(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         plain == watched,
     ));
     let script = lab.root.join("python/laggard/demo/train.py");
+    // torchrun gives all ranks one environment, so the rank that differs sets its own.
     let shell = "if [ $RANK = 1 ]; then export LAGGARD_ENABLE=0; fi; exec python $0 $@";
     let mut command: Vec<String> = "torchrun --standalone --nproc-per-node 2 --no-python bash -c"
         .split_whitespace()
@@ -536,6 +544,7 @@ fn without_an_agent(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let training = "--fault none --steps 6700 --seed 1";
     let plain = lab.weights(&[], training)?;
     let started = std::time::Instant::now();
+    // `laggard run` would set this and read the rings.
     let alone = lab.weights(&["env", "LAGGARD_ENABLE=1"], training)?;
     let took_s = started.elapsed().as_secs();
     let same = if plain == alone {
@@ -609,6 +618,7 @@ fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
             let cost_s = verdict.incidents.first().map_or(0.0, |first| first.cost_s);
             outcomes
                 .charged
+                // Faults of steps in no window were not charged, so they are not counted as injected.
                 .push(cost_s / service::injected_s(fault, &verdict));
         }
         let who = if rank_named { "rank" } else { "no rank" };
@@ -660,6 +670,7 @@ fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'stati
         Vec::new()
     };
     let injected_s = service::injected_s(fault, verdict);
+    // `train.py` picks the two ranks in this way.
     let hidden = vec![(seed + 2) % ranks];
     let others: Vec<_> = others.iter().map(|other| &other.subject.ranks).collect();
     let alone = if fault == "two" {

@@ -89,6 +89,7 @@ fn telescoping(id: &str) -> AcceptanceRow {
 
 fn bounds(id: &str) -> AcceptanceRow {
     let mut violations = 0;
+    // Each rank has all its time in another stage: the maxima sum to three makespans, the bound.
     let tight: (usize, Vec<f64>) = (3, vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
     for (ranks, row) in random_rows().chain([tight]) {
         let makespan: f64 = advances(&row, ranks).iter().sum();
@@ -123,6 +124,7 @@ fn stability(id: &str) -> AcceptanceRow {
             .collect();
         let (before, after) = (advances(&row, ranks), advances(&shaken, ranks));
         for (stage, (before, after)) in before.iter().zip(&after).enumerate() {
+            // SF-P5 counts stages from 1: its 2 s - 1 is 2 stage + 1 here.
             let bound = (2 * stage + 1) as f64 * error_s;
             worst = worst.max((before - after).abs() / bound);
         }
@@ -166,6 +168,7 @@ fn sync_wait(id: &str) -> AcceptanceRow {
 }
 
 fn direct_exposure(id: &str) -> AcceptanceRow {
+    // All ranks are slow alike. The cohort's median is as slow, and a gain over it would be zero.
     let reference = Baseline::Reference([(StageId::FORWARD, 2.0)].into());
     let labelled = (0..200).filter(|seed| {
         let window = patterns::direct_exposure(1, 0.05, *seed);
@@ -188,6 +191,7 @@ fn labels(window: &Window) -> Vec<Label> {
 }
 
 fn downgrades(id: &str) -> AcceptanceRow {
+    // Undoubted, this window has a strong label, which each doubt has to withhold.
     let [mut missing, mut roles, mut collapsed] =
         std::array::from_fn(|_| patterns::late_optimizer(100, 0.01, 3));
     missing.missing_ranks.push(9);
@@ -326,6 +330,7 @@ fn periodic_callback(id: &str) -> AcceptanceRow {
         return AcceptanceRow::new(id, "rare spike", "unreadable", "", false);
     };
     let verdict = recording.replay("periodic", Settings::default()).verdict();
+    // Stages keep the order of the schema; the fourth is callbacks.
     let share = verdict.stages[3].share;
     let truth = (steps / 10) as f64 * spike_s / verdict.job.exposed_s;
     let found = analyse(&window, &Gates::default(), &Baseline::CohortMedian);
@@ -337,6 +342,7 @@ fn periodic_callback(id: &str) -> AcceptanceRow {
     let middle_ms = model::median(&mut middle).unwrap_or(f64::NAN) * 1e3;
     let measured =
         format!("share {share:.3}, spikes / makespans {truth:.3}, median {middle_ms:.1} ms");
+    // The share includes the millisecond that callbacks take without a spike: 0.015.
     let holds = (share - truth).abs() < 0.03 && middle_ms < 2.0;
     let scenario = "callback that spikes in 1 of 10 steps";
     AcceptanceRow::new(

@@ -37,6 +37,7 @@ pub(super) fn page(before: &str, measured: &[AcceptanceRow], ids: &[&str]) -> St
             .iter()
             .filter_map(|row| Some((place(&row.id, ids)?, row.to_string()))),
     );
+    // The sort is stable: rows of one id keep the order in which they were measured.
     rows.sort_by_key(|(at, _)| *at);
     let mut page = INTRO.to_owned() + HEAD;
     for (_, line) in rows {

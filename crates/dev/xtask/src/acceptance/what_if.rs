@@ -48,6 +48,7 @@ fn published(
     let holds = is_right(&found)
         && [(s_ours, s), (w_ours, m_w), (m_ours, m_s)]
             .into_iter()
+            // The published tools compute in `f32`; the same in `f64` differs by up to 5e-7.
             .all(|(ours, theirs)| ((ours - theirs) / theirs).abs() <= 1e-6);
     let cause = if is_right(&found) { "right" } else { "wrong" };
     let measured = format!("{s_ours:.7}, {w_ours:.7}, {m_ours:.7}, {cause}");
@@ -109,11 +110,14 @@ fn campaign(
         let mut pipeline = pipeline(&mut random, seed);
         pipeline.drags = drags(&pipeline, &mut random);
         let found = PipelineTrace::new(pipeline.layout(), &pipeline.rows());
+        // A pipeline that cannot be analysed counts as wrong: it is among those asked.
         let Ok(found) = found.and_then(|trace| analyse(&trace)) else {
             continue;
         };
         let is_right = is_right(&pipeline.drags, &found);
         right += u64::from(is_right);
+        // A drag that hardly slows the job down, for instance one in slack, is rightly given no
+        // cause.
         silent += u64::from(!is_right && found.causes.is_empty());
     }
     let asked = CAMPAIGN - silent;

@@ -34,6 +34,7 @@ pub(super) fn dead_links(root: &Path, pages: &[SourceFile]) -> Vec<String> {
             } else if !anchor.is_empty()
                 && anchors
                     .get(to.as_str())
+                    // Headings are known of pages only; anchors of other files are not checked.
                     .is_some_and(|of| !of.contains(anchor))
             {
                 faults.push(format!("{place}: {to} has no heading #{anchor}"));
@@ -55,6 +56,7 @@ fn links(page: &str) -> Vec<(usize, String)> {
     for (number, line) in prose(page) {
         let targets = line.split("](").skip(1);
         let targets = targets.filter_map(|rest| rest.split(')').next());
+        // The check works without a network, so it takes links to other sites as they are.
         for target in targets.filter(|target| !target.contains("://")) {
             found.push((number, target.to_owned()));
         }
@@ -97,6 +99,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
             .collect();
         let repeats = (1..).map(|number| format!("{slug}-{number}"));
         let anchor = std::iter::once(slug.clone())
+            // The second heading of a name gets `-1`, as on a forge.
             .chain(repeats)
             .find(|anchor| !found.contains(anchor));
         found.extend(anchor);

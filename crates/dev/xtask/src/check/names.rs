@@ -55,6 +55,7 @@ fn type_name(line: &str) -> Option<(bool, &str)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words
         .iter()
+        // At most two words stand before the keyword: `pub(crate) unsafe trait`.
         .take(3)
         .position(|word| ["struct", "enum", "union", "trait", "type"].contains(word))?;
     if words[at] == "type" && indent > 0 {
@@ -70,6 +71,7 @@ fn type_name(line: &str) -> Option<(bool, &str)> {
         .get(at + 1)?
         .split(|it: char| !it.is_alphanumeric())
         .next()?;
+    // A macro has `$name` here, which leaves an empty name.
     let is_type = name.starts_with(|it: char| it.is_ascii_uppercase());
     is_type.then_some((words[0] == "pub", name))
 }

@@ -56,6 +56,8 @@ fn literals(code: &str) -> Vec<(usize, String)> {
             it
         }
     });
+    // An escaped quote would end a literal too early. With these replaced, every second part
+    // between quotes is a literal.
     let code = lines.collect::<Vec<_>>().join("\n").replace("\\\"", "'");
     let mut line = 1;
     let mut found = Vec::new();
@@ -86,6 +88,7 @@ fn help(source: &str) -> Vec<(usize, &str)> {
             found.append(&mut pending);
         } else if line == "}" {
             inside = false;
+        // Other attributes may stand between the documentation and the derive.
         } else if !line.starts_with("#[") {
             pending.clear();
         }
@@ -124,6 +127,7 @@ fn contains(line: &str, word: &str) -> bool {
 fn begins_a_sentence(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].trim_end_matches(['*', '_', ' ']);
+        // Cells of tables, items of lists and what follows a colon begin like sentences.
         let begins = before.is_empty() || before.ends_with(['.', '|', ':', '-']);
         let rest = &line[at + word.len()..];
         let end = rest.find(['.', '?', '|']).map(|end| &rest[end..=end]);

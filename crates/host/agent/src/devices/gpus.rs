@@ -113,6 +113,7 @@ impl Gpus {
 
     /// What was seen since the last call; from now on every 20 ms if `closely`.
     pub(super) fn take(&self, closely: bool) -> impl Iterator<Item = GpuLook> {
+        // Relaxed: a thread that hears it one look later looks one time less closely.
         self.closely.store(closely, Ordering::Relaxed);
         self.looks.try_iter()
     }
@@ -315,6 +316,8 @@ impl<'nvml> WatchedGpu<'nvml> {
             .filter(|speed| *speed > 0);
         Links {
             pcie: self.pcie.link(),
+            // Without any it is a GPU that has no NVLink; with some, of which none is up, one that
+            // lost them.
             nvlinks: (!states.is_empty()).then_some(up),
             // The speed is that of one link.
             nvlink_bytes_per_s: mb_per_s.map(|it| it as f64 * 1e6 * f64::from(up)),

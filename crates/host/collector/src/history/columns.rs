@@ -51,6 +51,7 @@ impl TableColumn {
     }
 
     pub(super) fn whole(name: &'static str, rows: impl Iterator<Item = u64>) -> Self {
+        // Steps and counts: far below where the sign would be lost.
         let values = ColumnValues::Whole(rows.map(u64::cast_signed).collect());
         Self {
             name,

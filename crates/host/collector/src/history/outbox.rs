@@ -207,6 +207,7 @@ impl Shipper {
                         log(&format!("the history is written to {place} again"));
                     }
                     (wait, has_failed) = (FIRST_WAIT, false);
+                    // Not for ever: days become too old while nothing is written.
                     let woken = woken.recv_timeout(EXPIRE_EVERY);
                     if woken == Err(RecvTimeoutError::Disconnected) {
                         return;
@@ -261,6 +262,7 @@ impl Shipper {
             .filter_map(|file| key(job, file))
             .collect::<Result<BTreeSet<_>, _>>()?;
         for table in TABLES {
+            // Of all days: what another version found may have begun on others.
             let folder = object_store::path::Path::parse(format!("{table}/job={job}"))?;
             let mut found = self.place.list(Some(&folder));
             while let Some(object) = found.next().await {

@@ -108,6 +108,8 @@ impl Timeline {
     fn begin_s(&self, step: u64) -> Option<f64> {
         let span = self.spans.iter().rfind(|span| span.steps.start <= step)?;
         let TimedSteps { steps, time_s } = span;
+        // A span may be joined from several, so its steps are taken as equally long. One after its
+        // end did not close in a window: it stands at the end.
         let part = (step - steps.start) as f64 / (steps.end - steps.start).max(1) as f64;
         Some(time_s.start + part.min(1.0) * (time_s.end - time_s.start))
     }
@@ -118,6 +120,8 @@ impl Timeline {
         incidents: &'a [Incident],
         job_begun_s: f64,
     ) -> Vec<Dated<&'a Incident>> {
+        // Anew each time: an incident that became a part of another has no dates of its own any
+        // more.
         let mut known = BTreeMap::new();
         let mut dated = Vec::with_capacity(incidents.len());
         for incident in incidents {

@@ -93,6 +93,8 @@ impl IncidentTrace {
             }
             // Each host tells of it; 0 if it does not know how often.
             Input::Restart { attempt } if *attempt == 0 || *attempt > self.attempt => {
+                // What is shown stays for now: the job may end before it comes to these steps
+                // again.
                 (self.restarted, self.attempt) = (true, *attempt);
                 // Each process numbers its names from 0, and sends them again after a restart.
                 self.ranks.values_mut().for_each(|seen| seen.stages.clear());
@@ -261,6 +263,7 @@ impl IncidentTrace {
             let args = json!({"step": last.step});
             spans.push(TraceSpan::new(rank, SpanTrack::Stages, name, span_ns, args));
         }
+        // What leads from the clock of the host to that of the job, as the last mark had it.
         let origin_ns = *last_ns - on_clock(last.at.0, 0);
         add_steps(rank, &steps, &self.names, origin_ns, spans);
     }

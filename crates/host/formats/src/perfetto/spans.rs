@@ -95,6 +95,7 @@ pub(super) fn write_spans(
         names.push(json!({"ph": "M", "name": "thread_sort_index", "pid": rank,
                           "tid": lane + 1, "args": {"sort_index": lane}}));
     }
+    // They are sorted by start.
     let first_ns = spans.first().map_or(0, |(_, span)| span.start_ns);
     let events = spans
         .into_iter()

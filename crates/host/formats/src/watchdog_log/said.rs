@@ -13,6 +13,7 @@ const CONSEQUENCES: [&str; 12] = [
     "DistStoreError",
     "NCCL",
     "gloo",
+    // Without their first letters, which some messages write as capitals.
     "onnection",
     "roken pipe",
     "ocket",

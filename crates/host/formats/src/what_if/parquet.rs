@@ -149,6 +149,7 @@ impl<'a> Contents<'a> {
             if page.is_dictionary {
                 return Err("it has two dictionaries".into());
             }
+            // A page without values takes the bytes of its header: no file has them without end.
             left = left.saturating_sub(page.values as u64);
             let mut bytes = page.bytes.as_ref();
             // Before the values stand bits that say which cells have one.

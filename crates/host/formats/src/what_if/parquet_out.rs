@@ -108,6 +108,7 @@ pub(super) fn write_flat(
         metadata.whole(5, INT64, rows);
         metadata.whole(6, INT64, bytes);
         metadata.whole(7, INT64, bytes);
+        // Values begin with the first page: there is no dictionary before them.
         metadata.whole(9, INT64, begin);
         let mut chunk = Struct::default();
         chunk.whole(2, INT64, begin);

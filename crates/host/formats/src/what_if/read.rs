@@ -162,6 +162,7 @@ pub fn read_layout(path: &Path, text: &str) -> Result<JobLayout, FormatError> {
 /// `trace-A.yaml`, `meta-A.yaml` or `meta.yaml`.
 pub(crate) fn layout_beside(path: &Path) -> Result<PathBuf, FormatError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Not the extension: the trace may be packed, as `trace-A.parquet.zst` is.
     let stem = name.split(".parquet").next().unwrap_or_default();
     let stems = [
         stem.to_owned(),
@@ -169,6 +170,7 @@ pub(crate) fn layout_beside(path: &Path) -> Result<PathBuf, FormatError> {
         "meta".to_owned(),
     ];
     let mut names: Vec<String> = stems.iter().map(|stem| format!("{stem}.yaml")).collect();
+    // Without "trace" in its name the second is the first.
     names.dedup();
     names
         .iter()

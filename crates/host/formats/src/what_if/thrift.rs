@@ -11,6 +11,7 @@ pub(super) type ThriftError = &'static str;
 pub(super) const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const BYTE: u8 = 3;
+// With 4 and 5, those of 16 and 32 bits: all three are written alike.
 pub(super) const INTEGER: u8 = 6;
 const DOUBLE: u8 = 7;
 pub(super) const BINARY: u8 = 8;
@@ -133,6 +134,7 @@ impl<'a> Cursor<'a> {
             }
             MAP => {
                 let count = self.varint()?;
+                // An empty map is its count alone.
                 let kinds = if count == 0 { 0 } else { self.byte()? };
                 (0..count).try_for_each(|_| {
                     self.skip_element(kinds >> 4, depth)?;

@@ -272,6 +272,7 @@ impl PipelineRows<'_> {
     }
 
     fn add(&mut self, kind: OpKind, stage: u32, microbatch: i32, (start_ns, end_ns): (u64, u64)) {
+        // Not 0: what has a row has a rank, and `pp` is the most ranks of a pipeline.
         let (is_pass, pp) = (microbatch >= 0, self.pp);
         self.rows.push(Row {
             dp_rank: self.dp_rank,

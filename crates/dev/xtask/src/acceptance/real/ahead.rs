@@ -153,12 +153,14 @@ impl Tally {
             .next()
             .is_some_and(|first| hidden.is(&first.subject));
         let is_due = gain_s > due_s;
+        // A small fault may be named, but with no more than it may cost unnamed.
         let is_right = innocents == 0 && if is_due { is_named } else { charged_s <= due_s };
         self.jobs += 1;
         self.innocents += innocents;
         self.due += usize::from(is_due);
         self.right += usize::from(is_due && is_right);
         self.silent += usize::from(!is_due && is_right);
+        // A part of a gain near zero would say nothing.
         if is_due && is_named {
             self.charged.push(charged_s / gain_s);
         }
@@ -259,6 +261,8 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         for read in READS {
             let name = format!("{read} {seed}");
             let job = [("READ", read), ("SEED", seed_text.as_str())];
+            // One run without a fault serves all faults of this seed: what they cost is the
+            // difference.
             let base = Ran::new(lab, LATE_WAITS, &[&job[..], &[("FAULT", "none")]].concat())?;
             healthy.add(&name, &base);
             for ((fault, places, steps), tally) in HOST_FAULTS.iter().zip(&mut tallies) {
@@ -521,10 +525,12 @@ pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         }
         for (subset, job) in ran.iter().enumerate().skip(1) {
             jobs += 1;
+            // Each non-empty part of the job's faults.
             for fixed in (1..=subset).filter(|fixed| fixed & subset == *fixed) {
                 let faults: Vec<HostFault> = faults_of(&three, fixed).collect();
                 let saved_s = saved_s(&job.verdict, &faults, fixed == subset);
                 let step_s = job.step_s - job.of_a_step(saved_s);
+                // The job that has only the faults that are left was run, too.
                 let truth_s = ran[subset & !fixed].step_s;
                 let had = faults_of(&three, subset).count();
                 errors[had - 1].push((step_s - truth_s).abs() / truth_s);
@@ -571,6 +577,7 @@ fn saved_s(verdict: &Verdict, fixed: &[HostFault], are_all: bool) -> f64 {
         [one, other] => hidden_gain_s(verdict, one, other),
         _ => None,
     };
+    // Faults that do not hide one another save what each saves alone.
     both_s.unwrap_or_else(|| fixed.iter().map(|fault| alone_s(verdict, fault)).sum())
 }
 

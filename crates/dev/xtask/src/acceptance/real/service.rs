@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The verdict on a job of two hosts, a script of ours, once both have reported its end.
 fn verdict(collector: &ServeProcess, lab: &Lab, job: &str, training: &str) -> Result<Verdict> {
+    // Both hosts need the same port before either starts; the kernel knows one that is free.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let mut hosts = Vec::new();
     for (node, host) in ["a", "b"].into_iter().enumerate() {
@@ -48,6 +49,7 @@ fn verdict(collector: &ServeProcess, lab: &Lab, job: &str, training: &str) -> Re
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{job}: {said}");
     }
+    // An agent may end before its collector has analysed the last batch.
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         let jobs: Value = serde_json::from_str(&collector.get("jobs")?)?;
@@ -64,6 +66,7 @@ fn verdict(collector: &ServeProcess, lab: &Lab, job: &str, training: &str) -> Re
 /// Exposed seconds that were hidden in the steps that were analysed.
 pub(super) fn injected_s(fault: &str, verdict: &Verdict) -> f64 {
     let late_s = match fault {
+        // The delays of `train.py`.
         "periodic" => 0.2,
         "stall" => 5.0,
         _ => 0.05,
@@ -114,6 +117,7 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
         (alone, "another incident"),
         (named == victims, "victims"),
         (
+            // Each victim loses what the fault costs.
             (first.cost_gpu_s - first.cost_s * named.len() as f64).abs() < 1e-6,
             "GPU-seconds",
         ),
