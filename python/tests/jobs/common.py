@@ -44,6 +44,19 @@ class Pause(nn.Module):
         return x
 
 
+def own_faults(rank, fault, slow_rank, amount):
+    """By how much each fault of this rank strikes, by its place. A fault strikes the slow rank by
+    the amount, or is ``place@rank@amount``; commas separate several.
+    """
+    faults = {}
+    for each in fault.split(","):
+        place, *own = each.split("@")
+        of, much = own or (slow_rank, amount)
+        if int(of) == rank:
+            faults[place] = float(much)
+    return faults
+
+
 def network():
     """A small model whose step takes some 15 ms."""
     return nn.Sequential(nn.Linear(16, 16), Pause(), nn.ReLU(), nn.Linear(16, 1))

@@ -13,6 +13,9 @@ from step ``SINCE`` on:
 - it strikes who watches: queries of events fail (queries), or every rank captures its passes as a
   graph, and counts how often it is disturbed (capture).
 
+There may be several of host and device, each with a rank and its seconds or factor:
+``loader@1@0.04,device_forward@3@2``.
+
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step), never,
 or clip (the norm of the gradients, inside the optimizer). In the folder ``TIMES`` each rank leaves
 what its device measured.
@@ -27,7 +30,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import digest, end
+from common import digest, end, own_faults
 from torch import nn, optim
 from torch.distributed import pipelining
 from torch.distributed.fsdp import fully_shard
@@ -56,6 +59,7 @@ PASSES = 4 if MODE == "pipeline" else 1
 dist.init_process_group(accelerator.BACKEND)
 rank, ranks = dist.get_rank(), dist.get_world_size()
 slow, device = rank == SLOW_RANK, torch.device(accelerator.NAME)
+faults = own_faults(rank, FAULT, SLOW_RANK, FACTOR if FAULT.startswith("device") else DELAY)
 noise = random.Random(1000 * SEED + rank)
 step = violations = 0
 
@@ -70,17 +74,21 @@ def launch(phase, seconds):
 
 def struck(place):
     """Seconds that the host is late by here."""
-    if not slow or place != FAULT or step < SINCE:
+    if step < SINCE:
         return 0.0
-    if FAULT == "pause":
-        return 5 * DELAY if step % 25 == 12 else 0.0
-    return DELAY
+    if place == "pause":
+        return 5 * faults.get(place, 0.0) if step % 25 == 12 else 0.0
+    return faults.get(place, 0.0)
 
 
 def begin():
     """What strikes the device in this step."""
-    if step == SINCE and (slow and FAULT.startswith("device") or FAULT == "all_slow"):
-        accelerator.pace(FACTOR, FAULT.partition("_")[2] if slow and "_" in FAULT else "all")
+    if step == SINCE and FAULT == "all_slow":
+        accelerator.pace(FACTOR)
+    for place, factor in faults.items():
+        kind, _, phase = place.partition("_")
+        if step == SINCE and kind == "device":
+            accelerator.pace(factor, phase or "all")
     if step == SINCE and slow and FAULT == "stop_collective":
         accelerator.stop("collective")
     if step == SINCE and slow and FAULT == "queries":

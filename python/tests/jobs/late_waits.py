@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import BATCH, end
+from common import BATCH, end, own_faults
 from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset
 
@@ -47,17 +47,6 @@ step = 0
 
 def spend(seconds):
     time.sleep(seconds * noise.uniform(0.95, 1.05))
-
-
-def own_faults():
-    """Seconds by which the faults of this rank strike, by their place."""
-    faults = {}
-    for fault in FAULT.split(","):
-        place, *own = fault.split("@")
-        of, seconds = own or (SLOW_RANK, DELAY)
-        if int(of) == rank:
-            faults[place] = float(seconds)
-    return faults
 
 
 def struck(place):
@@ -162,7 +151,7 @@ class SGD(optim.SGD):
 
 
 LAYERS = 3
-faults = own_faults()
+faults = own_faults(rank, FAULT, SLOW_RANK, DELAY)
 device = Device()
 model = nn.Sequential(*(Layer(16, 16) for _ in range(LAYERS)), nn.Linear(16, 1))
 for layer in model[:LAYERS]:

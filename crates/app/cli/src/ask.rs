@@ -143,8 +143,8 @@ fn find(root: &Path, job: Option<&str>) -> Result<RingDirectory> {
         }
         (None, _) => bail!("several jobs run here, name one: {}", running.join(", ")),
     };
-    // It exists; this checks that nobody else can write to it.
-    Ok(RingDirectory::create(root, id)?)
+    // This checks that nobody else can write to it, and makes none where it is gone by now.
+    Ok(RingDirectory::open(&root.join(id))?)
 }
 
 #[cfg(test)]
@@ -180,5 +180,13 @@ mod tests {
         assert!(find(root.path(), None).is_err());
         assert!(find(root.path(), Some("b")).unwrap().path().ends_with("b"));
         assert!(find(root.path(), Some("c")).is_err());
+        // As its directory is called, and not as one that would be made for a job of that name.
+        fs::create_dir(root.path().join("a b")).unwrap();
+        assert!(
+            find(root.path(), Some("a b"))
+                .unwrap()
+                .path()
+                .ends_with("a b")
+        );
     }
 }

@@ -2,7 +2,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
@@ -147,7 +147,41 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         say(&failed.text());
         return Ok(failed.exit_code());
     }
-    let watch = match JobWatch::start(settings, receiver, args) {
+    // A fault of ours before the command runs must not keep it from running.
+    let watch = guarded(|| watched(&mut command, settings, receiver, args)).flatten();
+    let mut wrapped = match WrappedCommand::start(command) {
+        Ok(wrapped) => wrapped,
+        Err(failed) => {
+            say(&failed.text());
+            if let Some(watch) = watch {
+                watch.clean();
+            }
+            return Ok(failed.exit_code());
+        }
+    };
+    let status = match watch {
+        None => wrapped.wait()?,
+        Some(watch) => {
+            let (status, job) = watch.follow(&mut wrapped)?;
+            if let Some(job) = job {
+                // Nor may one at its end replace its exit status.
+                guarded(|| tell(args, &job));
+            }
+            status
+        }
+    };
+    Ok(child::end_like(status))
+}
+
+/// Begins to watch, and tells the command where to record; `None` if nobody needs to watch, or
+/// nobody can.
+fn watched(
+    command: &mut Command,
+    settings: Settings,
+    receiver: Option<Receiver>,
+    args: &RunArgs,
+) -> Option<JobWatch> {
+    match JobWatch::start(settings, receiver, args) {
         Ok((place, watch)) => {
             // Without it the package attaches only where a script imports it.
             command.env(environment::ENABLE, "1");
@@ -187,28 +221,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             say(&format!("laggard: the command runs unwatched: {error:#}"));
             None
         }
-    };
-    let mut wrapped = match WrappedCommand::start(command) {
-        Ok(wrapped) => wrapped,
-        Err(failed) => {
-            say(&failed.text());
-            if let Some(watch) = watch {
-                watch.clean();
-            }
-            return Ok(failed.exit_code());
-        }
-    };
-    let status = match watch {
-        None => wrapped.wait()?,
-        Some(watch) => {
-            let (status, job) = watch.follow(&mut wrapped)?;
-            if let Some(job) = job {
-                tell(args, &job);
-            }
-            status
-        }
-    };
-    Ok(child::end_like(status))
+    }
 }
 
 /// Whether the command's environment has an NCCL that knows no profiler plugin.
@@ -339,10 +352,12 @@ impl JobWatch {
             }
             agent = agent.and_then(|mut agent| {
                 // Ranks that die after such a signal are no incident.
-                if wrapped.asked_to_end {
-                    agent.expect_the_end();
-                }
-                let lines = guarded(|| agent.poll(Instant::now()))?;
+                let lines = guarded(|| {
+                    if wrapped.asked_to_end {
+                        agent.expect_the_end();
+                    }
+                    agent.poll(Instant::now())
+                })?;
                 for line in lines {
                     say(&format!("laggard: {line}"));
                 }

@@ -63,8 +63,10 @@ fn stacks(incident: &Incident) -> Markup {
         .collect();
     // Folds come by what they have in common; a reader looks for a rank where its number is.
     ranks.sort_unstable();
-    let left_out = ranks.len().saturating_sub(MAX_CELLS);
     ranks.truncate(MAX_CELLS);
+    // Of all ranks: of a fold only as many as have room were taken.
+    let all: usize = folds.iter().map(|fold| fold.ranks.len()).sum();
+    let left_out = all - ranks.len();
     let width = ranks.len().min(COLUMNS) * CELL;
     let height = ranks.len().div_ceil(COLUMNS) * CELL;
     html! {
@@ -312,6 +314,14 @@ mod tests {
             page.contains("<small>sleeping</small>") && !page.contains("<img"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn ranks_that_are_not_drawn_are_all_counted() {
+        let mut hang = hang();
+        hang.stacks[1].ranks = (0..MAX_CELLS as u32 + 7).collect();
+        let page = panels(&hang).0;
+        assert!(page.contains(" 8 further ranks are not drawn."), "{page}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Stages and windows as tables.
 
 use maud::{Markup, html};
-use model::{Label, StageNames, Verdict, WindowSummary, fold_ranks};
+use model::{Label, StageNames, Verdict, WindowSummary};
 
 use crate::escape::Text;
 use crate::incident::plain_name;
@@ -170,11 +170,7 @@ fn weakened(window: &WindowSummary) -> Markup {
     let mut reasons = window.downgrades.clone();
     if let Some(missing) = words::ranks(&window.missing_ranks) {
         // A downgrade may have named them.
-        let folded = fold_ranks(&window.missing_ranks);
-        if !reasons
-            .iter()
-            .any(|reason| reason.ends_with(&format!("rank {folded}")))
-        {
+        if !reasons.iter().any(|reason| reason.ends_with(&missing)) {
             reasons.push(format!("missing: {missing}"));
         }
     }
@@ -246,6 +242,14 @@ mod tests {
         assert_eq!(summary, "3 windows, neighbours alike in one row: 2");
         assert_eq!(rows.0.matches("<tr>").count(), 2);
         assert!(rows.0.contains("missing: rank 2"), "{rows:?}");
+    }
+
+    #[test]
+    fn ranks_that_a_downgrade_names_are_not_named_twice() {
+        let mut window = sample::healthy().verdict().windows.remove(0);
+        window.missing_ranks = vec![2, 3];
+        window.downgrades = vec!["no records of ranks 2-3".to_owned()];
+        assert_eq!(weakened(&window).0, "no records of ranks 2-3");
     }
 
     #[test]

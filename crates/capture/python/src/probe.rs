@@ -445,14 +445,7 @@ pub(crate) fn note(text: &str) {
 #[pyfunction]
 pub(crate) fn group(number: u32, name: &str, ranks: &str) {
     with_probe(|probe| {
-        let name: String = name
-            .chars()
-            // Spaces separate the three parts.
-            .map(|c| if c.is_whitespace() { '_' } else { c })
-            // Leaves most of the entry's 248 bytes to the ranks.
-            .take(60)
-            .collect();
-        probe.name(NameKind::Group, &format!("{number} {name} {ranks}"));
+        probe.name(NameKind::Group, &ring::group_entry(number, name, ranks));
     });
 }
 

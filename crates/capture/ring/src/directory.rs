@@ -5,6 +5,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use model::group_number;
+
 use crate::file::io_error;
 use crate::{Identity, LiveReader, LiveSource, RequestReader, RingError, RingReader};
 
@@ -382,7 +384,7 @@ fn check_private(path: &Path) -> Result<(), RingError> {
     }
 }
 
-/// A job's name as one path component.
+/// A job's name as one path component, of its own for each job.
 fn file_name(job: &str) -> String {
     let name: String = job
         .chars()
@@ -394,20 +396,35 @@ fn file_name(job: &str) -> String {
         .collect();
     if name.trim_matches('.').is_empty() {
         format!("job{name}")
-    } else {
+    } else if name == job {
         name
+    } else {
+        // Two jobs in one directory would be read as one: `team/run1` is not `team_run1`. Groups
+        // are hashed by their names in the same way.
+        format!("{name}-{:08x}", group_number(job))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn a_job_name_stays_inside_its_root() {
-        assert_eq!(file_name("../../etc"), ".._.._etc");
+        assert_eq!(file_name("../../etc"), ".._.._etc-cb7d5d3f");
         assert_eq!(file_name(".."), "job..");
         assert_eq!(file_name(""), "job");
+    }
+
+    #[test]
+    fn two_jobs_never_share_a_directory() {
+        assert_eq!(file_name("slurm-77.0"), "slurm-77.0");
+        let (long, longer) = ("a".repeat(101), "a".repeat(102));
+        let jobs = ["team/run1", "team_run1", "team run1", &long, &longer];
+        let names: BTreeSet<String> = jobs.iter().map(|job| file_name(job)).collect();
+        assert_eq!(names.len(), jobs.len(), "{names:?}");
     }
 
     #[test]

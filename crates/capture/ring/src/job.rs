@@ -289,6 +289,22 @@ impl Ring {
     }
 }
 
+/// Bytes of a group's name. They leave most of an entry to the ranks: half a number at its end would
+/// be another rank.
+const GROUP_NAME_BYTES: usize = 60;
+
+/// A group as an entry of the table of names: its number, its name and its ranks, as in
+/// `0-3,8-120:8`.
+pub fn group_entry(number: u32, name: &str, ranks: &str) -> String {
+    // In bytes, as the room of an entry is.
+    let name = name
+        .get(..name.floor_char_boundary(GROUP_NAME_BYTES))
+        .unwrap_or_default();
+    // Spaces separate the three parts.
+    let name = name.replace(char::is_whitespace, "_");
+    format!("{number} {name} {ranks}")
+}
+
 /// Reads a group's entry, `NUMBER NAME RANKS` with ranks as in `0-3,8-120:8`.
 fn group_of(entry: &str) -> Option<Input> {
     let mut parts = entry.splitn(3, ' ');
@@ -311,12 +327,12 @@ mod tests {
     use model::{Event, Mark, RankNs};
 
     use super::*;
-    use crate::header::Header;
+    use crate::header::{Header, NAME_BYTES};
     use crate::{RingWriter, process_started};
 
     #[test]
     fn a_group_is_read_with_its_members() {
-        let read = |entry| match group_of(entry)? {
+        let read = |entry: &str| match group_of(entry)? {
             Input::Group {
                 group,
                 name,
@@ -329,6 +345,16 @@ mod tests {
             Some((77, "default".into(), "0-2,7".into()))
         );
         assert_eq!(read("77 tp "), Some((77, "tp".into(), String::new())));
+        let ranks = "1000,1003,1009,1020,1033,1049";
+        for name in ["data parallel", &"数据并行".repeat(20)] {
+            let entry = group_entry(u32::MAX, name, &ranks.repeat(5)[..149]);
+            assert!(entry.len() <= NAME_BYTES, "{entry}");
+            let (_, name, _) = read(&group_entry(7, name, ranks)).unwrap();
+            assert!(
+                ["data_parallel", &"数据并行".repeat(5)].contains(&&*name),
+                "{name}"
+            );
+        }
         assert_eq!(read("x default 0"), None);
         assert_eq!(read("1 a 0-x"), None);
         assert_eq!(read("1 a 0-4294967295"), None);

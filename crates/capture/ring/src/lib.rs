@@ -50,7 +50,7 @@ pub use {
     directory::{RingDirectory, WatchClaim, clean_stale, process_started},
     error::RingError,
     header::{Identity, NameKind},
-    job::{JobReader, RankState},
+    job::{JobReader, RankState, group_entry},
     launched::Launched,
     live::{
         Bytes, CommunicatorIndex, FlowToken, LiveReader, LiveSize, LiveSource, LiveState,

@@ -153,7 +153,8 @@ impl StepBlock {
     }
 
     fn absorb(&mut self, other: &Self) {
-        self.steps += other.steps;
+        // Documents may have any numbers.
+        self.steps = self.steps.saturating_add(other.steps);
         add(&mut self.stage_s, &other.stage_s);
         // The block that `divide` begins with is empty and knows of no stages.
         let stages = self.lag_s.len().max(other.lag_s.len());
@@ -173,7 +174,8 @@ fn add(sums: &mut Vec<f64>, values: &[f64]) {
 
 /// Joins neighbours until there are few enough.
 fn divide(samples: &[StepBlock]) -> Vec<StepBlock> {
-    let steps: u64 = samples.iter().map(|sample| sample.steps).sum();
+    let steps = samples.iter().map(|sample| sample.steps);
+    let steps = steps.fold(0, u64::saturating_add);
     let count = usize::try_from(steps / BLOCK_STEPS).unwrap_or(MAX_BLOCKS);
     // No block may be empty: what it takes is divided by its steps.
     let count = count.clamp(MIN_BLOCKS, MAX_BLOCKS).min(samples.len());
@@ -184,4 +186,18 @@ fn divide(samples: &[StepBlock]) -> Vec<StepBlock> {
         blocks[at * count / samples.len()].absorb(sample);
     }
     blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_a_document_may_have_any_number_of_steps() {
+        let sample = StepBlock::new(u64::MAX, 1);
+        let mut both = sample.clone();
+        both.absorb(&sample);
+        assert_eq!(both.steps, u64::MAX);
+        assert_eq!(divide(&[sample.clone(), sample]).len(), 2);
+    }
 }

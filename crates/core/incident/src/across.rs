@@ -32,6 +32,8 @@ const OWN_SHARE: f64 = 0.5;
 #[derive(Debug, Default)]
 pub struct AcrossRoles {
     alone: BTreeMap<u32, Alone>,
+    /// Which start of the job it is.
+    start: u32,
 }
 
 /// A rank that is late beside those of other roles, or beside what it took before.
@@ -67,6 +69,15 @@ impl Beside {
     }
 }
 
+/// The id of what is known by its place in the job, in its first start or in one of those after it:
+/// incidents of all starts stand side by side.
+pub fn id_in_start(id: String, start: u32) -> String {
+    match start {
+        0 => id,
+        _ => format!("{id}.{}", start.saturating_add(1)),
+    }
+}
+
 impl AcrossRoles {
     /// Takes a window that was exposed for so long, and what is known of its devices.
     pub fn take(
@@ -87,6 +98,14 @@ impl AcrossRoles {
         alone.exposed_s += exposed_s;
         alone.last_step = window.first_step + window.steps.saturating_sub(1);
         alone.take(account, settings.steady_share_min);
+    }
+
+    /// The job is started over: what was seen of its ranks is no word on this start.
+    pub fn restart(&mut self) {
+        *self = Self {
+            start: self.start.saturating_add(1),
+            ..Self::default()
+        };
     }
 
     /// Ranks that are alone in their roles, and beside which nobody's host can be put: of none is it
@@ -356,7 +375,7 @@ impl AcrossRoles {
             }],
             ..Finding::new(
                 Origin::Stages,
-                format!("a{}-{}", late.rank, late.stage.0),
+                id_in_start(format!("a{}-{}", late.rank, late.stage.0), self.start),
                 Claim::LateRanks(claim),
             )
         }

@@ -1,6 +1,7 @@
 //! Ranks whose blocks hold up a pipeline while it runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use model::{
     AbsorbedBlock, Action, Claim, Cost, Fact, Finding, HeldUpSteps, JobContext, Observation,
@@ -16,10 +17,12 @@ use crate::sides::side_of;
 /// Part of a delay from which what took it is named.
 const NAMED_FROM: f64 = 0.2;
 /// Sampled steps that blocks must hold up to be worth a word. Ours.
-const SAMPLE_MIN: usize = 3;
+const SAMPLE_MIN: u64 = 3;
 /// Part of what blocks cost in sampled steps that these must really have taken longer. Ours, as in
 /// single iterations.
 const REAL_SHARE: f64 = 0.25;
+/// Struck steps remembered of the same ranks, the latest: enough to tell their pace.
+const MAX_STEPS: usize = 512;
 
 /// The steps of a job in which blocks were looked at.
 #[derive(Clone, Debug, Default)]
@@ -60,10 +63,10 @@ impl Looked {
             .unwrap_or_else(|| (first..=self.last_step).into())
     }
 
-    /// How many steps each one stands for that was looked at from the first to the last.
-    fn scale(&self, first: u64, last: u64) -> f64 {
-        let looked = self.since(first).count(first..=last).max(1);
-        last.saturating_sub(first).saturating_add(1) as f64 / looked as f64
+    /// How many of a range were.
+    fn count(&self, steps: RangeInclusive<u64>) -> u64 {
+        let all: Seen = steps.clone().into();
+        self.sampled.as_ref().unwrap_or(&all).count(steps)
     }
 }
 
@@ -74,13 +77,45 @@ pub struct SlowBlocks {
     pub ranks: Vec<u32>,
     /// Their place in the pipeline.
     pub stage: usize,
-    steps: BTreeSet<u64>,
-    blocks: BTreeMap<PipelineBlock, Vec<SlowBlock>>,
+    first_step: u64,
+    /// The last ones that were struck, ascending.
+    steps: VecDeque<u64>,
+    /// How many were, and how many were looked at from the first to the last of them: in a long job
+    /// neither is remembered step by step.
+    struck_steps: u64,
+    looked_steps: u64,
+    blocks: BTreeMap<PipelineBlock, StruckBlock>,
     lost_s: f64,
     /// The most that one step lost.
     longest_s: f64,
     took_s: f64,
     usual_s: f64,
+}
+
+/// A block in all steps in which it was slow.
+#[derive(Clone, Debug, Default)]
+struct StruckBlock {
+    times: usize,
+    took_s: f64,
+    usual_s: f64,
+    excess_s: f64,
+    /// The parts of its host, and how often these were known.
+    host_s: [f64; 2],
+    host_times: usize,
+}
+
+impl StruckBlock {
+    fn add(&mut self, slow: &SlowBlock) {
+        self.times += 1;
+        self.took_s += slow.took_s;
+        self.usual_s += slow.usual_s;
+        self.excess_s += slow.excess_s();
+        if let Some([least_s, most_s]) = slow.host_s {
+            self.host_times += 1;
+            self.host_s[0] += least_s;
+            self.host_s[1] += most_s;
+        }
+    }
 }
 
 impl SlowBlocks {
@@ -100,7 +135,7 @@ impl SlowBlocks {
 
     /// The last step that was lost to them.
     pub fn last_step(&self) -> Option<u64> {
-        self.steps.last().copied()
+        self.steps.back().copied()
     }
 
     /// Whether they held up one of the last steps that were looked at.
@@ -112,42 +147,56 @@ impl SlowBlocks {
     /// Whether they cost enough to be worth a word, of steps that are a sample of all: what strikes one of
     /// them says nothing of the others, unless it is a stall.
     pub fn is_notable(&self, looked: &Looked, settings: &IncidentSettings) -> bool {
-        let ends = self.steps.first().copied().zip(self.steps.last().copied());
         // If each step is looked at, the gates of the schedule have judged the cost already.
-        let Some((first, last)) = ends.filter(|_| looked.sampled.is_some()) else {
+        if self.struck_steps == 0 || looked.sampled.is_none() {
             return true;
-        };
-        let usual_s = self.usual_s / self.steps.len() as f64;
-        let meanwhile_s = usual_s * looked.since(first).count(first..=last) as f64;
+        }
+        let usual_s = self.usual_s / self.struck_steps as f64;
+        let meanwhile_s = usual_s * self.looked_steps as f64;
         let steady_s = settings.steady_share_min * meanwhile_s;
         let stall_s = settings.stall_min_s.max(settings.stall_min_steps * usual_s);
         // What transfers and late hosts hide costs nothing. One step scatters too much to say so.
         let is_real = self.took_s - self.usual_s >= REAL_SHARE * self.lost_s;
-        self.steps.len() >= SAMPLE_MIN && self.lost_s >= steady_s && is_real
+        self.struck_steps >= SAMPLE_MIN && self.lost_s >= steady_s && is_real
             || self.longest_s >= stall_s
     }
 
     /// Takes a step that lost `lost_s` to these blocks.
-    pub fn strike(&mut self, held: &HeldUp, lost_s: f64, blocks: &[SlowBlock]) {
+    pub fn strike(&mut self, held: &HeldUp, lost_s: f64, blocks: &[SlowBlock], looked: &Looked) {
+        let step = u64::from(held.step);
+        // Several iterations of one step strike it once.
+        if self.last_step().is_none_or(|last| last < step) {
+            if self.steps.is_empty() {
+                self.first_step = step;
+            }
+            let unseen_from = self.last_step().map_or(step, |last| last + 1);
+            self.looked_steps += looked.count(unseen_from..=step);
+            self.struck_steps += 1;
+            self.steps.push_back(step);
+            if self.steps.len() > MAX_STEPS {
+                self.steps.pop_front();
+            }
+        }
         self.longest_s = self.longest_s.max(lost_s);
-        self.steps.insert(held.step.into());
         self.lost_s += lost_s;
         self.took_s += held.took_s;
         self.usual_s += held.usual_s;
         for slow in blocks {
-            self.blocks.entry(slow.block).or_default().push(*slow);
+            self.blocks.entry(slow.block).or_default().add(slow);
         }
     }
 
     /// Whether it is the ranks' hosts or their devices that are slow, if the devices' clocks say.
     fn side(&self) -> Option<Side> {
         let (mut late_s, mut least_s, mut most_s) = (0.0, 0.0, 0.0);
-        for slow in self.blocks.values().flatten() {
+        for slow in self.blocks.values() {
             // Parts of hosts are summed: where one is not known, the sum is not.
-            let [host_least_s, host_most_s] = slow.host_s?;
-            late_s += slow.excess_s();
-            least_s += host_least_s;
-            most_s += host_most_s;
+            if slow.host_times < slow.times {
+                return None;
+            }
+            late_s += slow.excess_s;
+            least_s += slow.host_s[0];
+            most_s += slow.host_s[1];
         }
         side_of(late_s, [least_s, most_s])
     }
@@ -165,18 +214,19 @@ impl SlowBlocks {
         exposed_s: f64,
     ) -> Finding {
         let last_step = looked.last_step;
-        let first = self.steps.first().copied().unwrap_or_default();
-        let last = self.steps.last().copied().unwrap_or_default();
+        let (first, last) = (self.first_step, self.last_step().unwrap_or_default());
         let steps: Vec<u64> = self.steps.iter().copied().collect();
         let pace = pace_of(&steps, &looked.since(first), last_step);
         let open = !context.ended && self.go_on(looked);
         // The sample stands for the steps behind its last strike only while the blocks go on.
         let until = if open { last_step } else { last };
-        let lost_s = self.lost_s * looked.scale(first, until.max(last));
+        let until = until.max(last);
+        let looked_steps = self.looked_steps + looked.count(last + 1..=until);
+        let lost_s = self.lost_s * (until - first + 1) as f64 / looked_steps.max(1) as f64;
         // Scaled up from a sample it may exceed what the steps took.
         let cost_share = lost_s / exposed_s.max(lost_s);
         let (side, part) = (self.side(), self.part());
-        let count = steps.len().max(1) as f64;
+        let count = self.struck_steps.max(1) as f64;
         let claim = HeldUpSteps {
             ranks: self.ranks.clone(),
             stage: self.stage,
@@ -223,9 +273,8 @@ impl SlowBlocks {
         let mut of_blocks = BTreeMap::new();
         let mut of_passes = BTreeMap::new();
         for (block, slow) in &self.blocks {
-            let excess_s: f64 = slow.iter().map(SlowBlock::excess_s).sum();
-            of_blocks.insert(block, excess_s);
-            *of_passes.entry(block.pass).or_insert(0.0) += excess_s;
+            of_blocks.insert(block, slow.excess_s);
+            *of_passes.entry(block.pass).or_insert(0.0) += slow.excess_s;
         }
         let all_s: f64 = of_blocks.values().sum();
         let least_s = all_s * NAMED_FROM;
@@ -238,15 +287,12 @@ impl SlowBlocks {
     }
 }
 
-fn fact(block: PipelineBlock, slow: &[SlowBlock]) -> Fact {
-    let mean = |of: fn(&SlowBlock) -> f64| slow.iter().map(of).sum::<f64>() / slow.len() as f64;
-    let (took_s, usual_s) = (mean(|slow| slow.took_s), mean(|slow| slow.usual_s));
-    let times = slow.len();
+fn fact(block: PipelineBlock, slow: &StruckBlock) -> Fact {
     let what = PipelineFact::CriticalBlock {
         block,
-        took_s,
-        usual_s,
-        times,
+        took_s: slow.took_s / slow.times as f64,
+        usual_s: slow.usual_s / slow.times as f64,
+        times: slow.times,
     };
     Observation::Pipeline(Box::new(what)).into()
 }
@@ -281,7 +327,14 @@ mod tests {
 
     /// What is named of blocks that took so many seconds too long.
     fn named(blocks: &[(Pass, u32, f64)]) -> String {
-        let slow = |&(pass, microbatch, excess_s): &(Pass, u32, f64)| SlowBlock {
+        let slow: Vec<SlowBlock> = blocks.iter().map(slow).collect();
+        let mut incident = SlowBlocks::new(vec![1], 1);
+        incident.strike(&held(12), 0.3, &slow, &Looked::default());
+        incident.part().to_string()
+    }
+
+    fn slow(&(pass, microbatch, excess_s): &(Pass, u32, f64)) -> SlowBlock {
+        SlowBlock {
             pipeline: 0,
             stage: 1,
             block: PipelineBlock {
@@ -294,20 +347,19 @@ mod tests {
             usual_s: 0.02,
             slack_s: 0.0,
             host_s: None,
-        };
-        let slow: Vec<SlowBlock> = blocks.iter().map(slow).collect();
+        }
+    }
+
+    fn held(step: u32) -> HeldUp {
         let (causes, absorbed) = (Vec::new(), Vec::new());
-        let held = HeldUp {
-            step: 12,
+        HeldUp {
+            step,
             took_s: 0.6,
             usual_s: 0.2,
             lost_s: 0.4,
             causes,
             absorbed,
-        };
-        let mut incident = SlowBlocks::new(vec![1], 1);
-        incident.strike(&held, 0.3, &slow);
-        incident.part().to_string()
+        }
     }
 
     #[test]
@@ -321,5 +373,42 @@ mod tests {
         assert_eq!(named(&two), "backward");
         let both = [(Forward, 6, 0.2), (Backward, 3, 0.3), (Backward, 4, 0.3)];
         assert_eq!(named(&both), "forward and backward");
+    }
+
+    /// What a fault is found to be that strikes each of so many steps, which are looked at if `is_looked`
+    /// says so, `later` steps after it ended.
+    fn found(steps: u32, is_looked: impl Fn(u32) -> bool, later: u32) -> (SlowBlocks, Finding) {
+        let mut incident = SlowBlocks::new(vec![1], 1);
+        let mut looked = Looked::sampled();
+        for step in (0..steps).filter(|step| is_looked(*step)) {
+            looked.at([step]);
+            let blocks = [slow(&(Pass::Backward, 3, 0.3))];
+            incident.strike(&held(step), 0.3, &blocks, &looked);
+        }
+        looked.at((steps..steps + later).filter(|step| is_looked(*step)));
+        let (names, hosts, seen) = Default::default();
+        let context = JobContext::new(&names, &hosts, &seen);
+        let settings = IncidentSettings::default();
+        let finding = incident.finding(context, "s1".to_owned(), &settings, &looked, 1e6);
+        (incident, finding)
+    }
+
+    #[test]
+    fn a_stage_that_is_slow_for_ever_takes_no_more_memory_and_costs_all_of_it() {
+        let (incident, finding) = found(100_000, |_| true, 0);
+        assert_eq!(incident.steps.len(), MAX_STEPS);
+        assert_eq!((finding.first_step, finding.last_step), (0, 99_999));
+        assert_eq!(finding.pace, model::Pace::Steady);
+        assert!((finding.cost.exposed_s - 30_000.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn what_sampled_steps_cost_stays_the_same_when_they_are_forgotten() {
+        let is_sampled = |step| step % 10 == 0;
+        let (_, finding) = found(191, is_sampled, 0);
+        let (_, long_ago) = found(191, is_sampled, 100_000);
+        // 20 of 191 were looked at.
+        assert!((finding.cost.exposed_s - 0.3 * 191.0).abs() < 1e-6);
+        assert_eq!(long_ago.cost.exposed_s, finding.cost.exposed_s);
     }
 }

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use frontier::{Gates, WindowFrontier};
 use model::{
-    Boundary, Ending, MarkKind, Pace, RankColumn, Ranks, Side, StageId, StageSlot, StepPlace,
-    StepRow, Window, median, medians_of_others,
+    Block, Boundary, Ending, MarkKind, Pace, RankColumn, Ranks, Side, StageId, StageSlot,
+    StepPlace, StepRow, Window, median, medians_of_others,
 };
 
 use crate::IncidentSettings;
@@ -117,6 +117,12 @@ impl Fault {
     /// Whether it is in a stage.
     pub(crate) fn is_in(&self, stage: StageId) -> bool {
         self.stage == stage || self.other_stages.contains(&stage)
+    }
+
+    /// Whether it strikes a row of a block in a stage.
+    pub(crate) fn strikes_in(&self, block: &Block, row: usize, stage: StageId) -> bool {
+        let is_struck = || self.strikes.binary_search(&block.step_of(row, stage));
+        self.is_in(stage) && is_struck().is_ok()
     }
 
     /// Whether the late ranks may launch work where they are late: then their devices need not wait.
@@ -493,27 +499,17 @@ fn describe(
     candidate: &Candidate,
 ) -> Fault {
     let stage = found.stages[candidate.slot.0];
-    // Accounting charges what follows the last synchronisation to the step that pays for it;
-    // a person looks for it in the step it happened in.
-    let strikes: Vec<u64> = candidate
-        .rows
-        .iter()
-        .map(|row| {
-            let account = &found.steps[row.0];
-            let block = &window.blocks[account.block];
-            let place = block
-                .boundaries
-                .iter()
-                .position(|boundary| boundary.stage == stage);
-            // A row with carried boundaries follows a step before it, so that its number is not 0.
-            account.step - u64::from(place.is_some_and(|place| place < block.carried))
-        })
-        .collect();
+    let struck = candidate.rows.iter().map(|row| {
+        let account = &found.steps[row.0];
+        window.blocks[account.block].step_of(account.row, stage)
+    });
+    // Rows of two blocks may be struck in one step: where ranks differ, nothing is carried.
+    let strikes: BTreeSet<u64> = struck.collect();
     let struck_s = candidate
         .rows
         .iter()
         .map(|row| lateness.latest_s(*row, candidate.slot, &candidate.columns));
-    let lateness_s = struck_s.sum::<f64>() / candidate.rows.len().max(1) as f64;
+    let lateness_s = struck_s.sum::<f64>() / strikes.len().max(1) as f64;
     let ranks = candidate
         .columns
         .iter()
@@ -534,7 +530,7 @@ fn describe(
         place: place(window, found, lateness, candidate),
         side: None,
         level_s: 0.0,
-        strikes,
+        strikes: strikes.into_iter().collect(),
         lateness_s,
         cost_s: 0.0,
         gain_alone_s: 0.0,
@@ -553,11 +549,12 @@ fn place(
     candidate: &Candidate,
 ) -> Option<StepPlace> {
     let stage = found.stages[candidate.slot.0];
-    let mut votes: Vec<(StepPlace, usize)> = Vec::new();
+    // Between the stage's own marks there is no place beyond its name: that is a vote as well.
+    let mut votes: Vec<(Option<StepPlace>, usize)> = Vec::new();
     for row in &candidate.rows {
         let account = &found.steps[row.0];
         let block = &window.blocks[account.block];
-        let (worst, _) = (0..block.boundaries.len())
+        let worst = (0..block.boundaries.len())
             .filter(|at| block.boundaries[*at].stage == stage)
             .map(|at| {
                 (
@@ -565,13 +562,11 @@ fn place(
                     largest_excess_s(&lateness.own_s(*row, at), &candidate.columns),
                 )
             })
-            .max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-        // Between the stage's own marks there is no place beyond its name.
-        let place = place_of(
-            block.boundaries[worst].after,
-            block.boundaries[worst].ending,
-            stage,
-        )?;
+            .max_by(|(_, a), (_, b)| a.total_cmp(b));
+        let place = worst.and_then(|(worst, _)| {
+            let Boundary { after, ending, .. } = block.boundaries[worst];
+            place_of(after, ending, stage)
+        });
         match votes.iter_mut().find(|(known, _)| *known == place) {
             Some((_, count)) => *count += 1,
             None => votes.push((place, 1)),
@@ -580,7 +575,7 @@ fn place(
     votes
         .into_iter()
         .max_by_key(|(_, count)| *count)
-        .map(|(place, _)| place)
+        .and_then(|(place, _)| place)
 }
 
 /// By how much the worst of some ranks exceeds the median of its others.

@@ -51,7 +51,7 @@ mod tracker;
 mod vouch;
 mod what_if;
 
-pub use across::AcrossRoles;
+pub use across::{AcrossRoles, id_in_start};
 pub use arrival::{late, slowed};
 pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks};
 pub use connection::link_slowed;

@@ -170,11 +170,7 @@ impl<'window> ReadBacks<'window> {
                         continue;
                     }
                     step.end_s = now_s;
-                    // Strikes carry the number of the step in which they happened, on either side
-                    // of the cut.
-                    let happened = self.block.steps[row]
-                        .saturating_sub(u64::from(boundary < self.block.carried));
-                    if fault.strikes.binary_search(&happened).is_ok() {
+                    if fault.strikes_in(self.block, row, stage) {
                         *late_s += (own_s - others_s[place][rank]).max(0.0);
                     }
                 }

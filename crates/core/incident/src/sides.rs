@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 
 use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
-use model::{Block, DeviceWindow, Pace, Side, StageId, StepRow, medians_of_others};
+use model::{DeviceWindow, Pace, Side, StageId, StepRow, medians_of_others};
 
 use crate::costs::share_out;
 use crate::fault::{Stretch, charge, judge};
 use crate::lateness::Lateness;
 use crate::pace::{Seen, pace_of};
+use crate::struck::strikes_row;
 use crate::{Fault, FaultKind, IncidentSettings, find_faults};
 
 /// Share of lateness that the host must have determined for it to be the host's. Ours.
@@ -178,11 +179,9 @@ impl DeviceAccount {
             .ranks
             .iter()
             .filter_map(|rank| window.ranks.binary_search(rank).ok());
-        let struck = found.steps.iter().filter(|account| {
-            let block = &window.blocks[account.block];
-            let step = account.step - u64::from(is_carried(block, fault));
-            fault.strikes.binary_search(&step).is_ok()
-        });
+        let accounts = found.steps.iter();
+        let struck = accounts
+            .filter(|account| strikes_row(fault, &window.blocks[account.block], account.row));
         Excess {
             columns: columns.collect(),
             stages: std::iter::once(fault.stage)
@@ -201,16 +200,13 @@ impl DeviceAccount {
     fn take_side(&self, fault: &mut Fault, lateness: &Lateness<'_>) {
         let Self { sampled, found, .. } = self;
         let (mut late_s, mut least_s, mut most_s) = (0.0, 0.0, 0.0);
-        let (mut level_s, mut struck) = (0.0, 0.0f64);
+        let mut level_s = 0.0;
         for (row, account) in found.steps.iter().enumerate() {
             let block = &sampled.window.blocks[account.block];
-            let its = places_of(block, fault);
-            let step = account.step - u64::from(is_carried(block, fault));
-            if fault.strikes.binary_search(&step).is_err() {
-                continue;
-            }
-            struck += 1.0;
-            for at in its {
+            let stages = block.boundaries.iter().map(|boundary| boundary.stage);
+            let places = stages.enumerate();
+            let its = places.filter(|(_, stage)| fault.strikes_in(block, account.row, *stage));
+            for (at, _) in its {
                 let own_s = lateness.own_s(StepRow(row), at);
                 let usual_s = medians_of_others(&own_s);
                 let first = (account.row * block.boundaries.len() + at) * block.ranks;
@@ -233,30 +229,12 @@ impl DeviceAccount {
             }
         }
         fault.side = side_of(late_s, [least_s, most_s]);
-        fault.level_s = level_s / struck.max(1.0);
+        fault.level_s = level_s / fault.strikes.len().max(1) as f64;
         // A device has no lines of code.
         if fault.side == Some(Side::Device) {
             fault.place = None;
         }
     }
-}
-
-/// The boundaries of a fault's stages.
-fn places_of(block: &Block, fault: &Fault) -> Vec<usize> {
-    let stages = block
-        .boundaries
-        .iter()
-        .map(|boundary| boundary.stage)
-        .enumerate();
-    let its = stages.filter(|(_, stage)| fault.is_in(*stage));
-    its.map(|(at, _)| at).collect()
-}
-
-/// Whether what happens in a fault's stages happens before the cut, in the step before.
-fn is_carried(block: &Block, fault: &Fault) -> bool {
-    places_of(block, fault)
-        .first()
-        .is_some_and(|at| *at < block.carried)
 }
 
 /// The faults of a window, once it is known what its devices did.

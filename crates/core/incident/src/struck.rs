@@ -85,15 +85,10 @@ fn took_s(block: &Block, row: usize) -> f64 {
     median(&mut all_s).unwrap_or(0.0)
 }
 
-/// Whether a fault strikes a row of a block, some of whose boundaries may lie in the step before.
-fn strikes_row(fault: &Fault, block: &Block, row: usize) -> bool {
-    let boundaries = block.boundaries.iter().enumerate();
-    boundaries
-        .filter(|(_, boundary)| fault.is_in(boundary.stage))
-        .any(|(at, _)| {
-            let happened = block.steps[row].saturating_sub(u64::from(at < block.carried));
-            fault.strikes.binary_search(&happened).is_ok()
-        })
+/// Whether a fault strikes a row of a block, some of whose stages may lie in the step before.
+pub(crate) fn strikes_row(fault: &Fault, block: &Block, row: usize) -> bool {
+    let mut stages = block.boundaries.iter().map(|boundary| boundary.stage);
+    stages.any(|stage| fault.strikes_in(block, row, stage))
 }
 
 #[cfg(test)]

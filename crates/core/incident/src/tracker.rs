@@ -1,13 +1,15 @@
+mod group;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Action, Claim, Cost, FEW_RANKS, Fact, Finding, IncidentKind, JobContext, Label, LateRanks,
-    Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames,
+    Action, Claim, Cost, Fact, Finding, IncidentKind, JobContext, Label, LateRanks, Meeting,
+    NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames,
     StepPart, StepSpan, Subject, Window,
 };
 
-use crate::cause::{Best, common_causes};
+use crate::cause::common_causes;
 use crate::fault::{OTHER_SIZE_RATIO, Record, Stretch};
 use crate::pace::{Seen, pace_of};
 use crate::queued::charge_queued;
@@ -16,6 +18,7 @@ use crate::sides::settle;
 use crate::struck::charge_struck;
 use crate::vouch::vouch;
 use crate::{Devices, Fault, FaultKind, Hidden, IncidentSettings, find_faults};
+use group::Group;
 
 /// Struck steps remembered of one incident: enough to tell its pace.
 const MAX_STRIKES: usize = 512;
@@ -29,9 +32,6 @@ const MISSED_STRIKES: u64 = 3;
 /// now and then.
 const STEADY_PATIENCE: u64 = 10;
 const SPORADIC_PATIENCE: u64 = 50;
-
-/// Steps without an account of their devices that are remembered: more than ten windows.
-const MAX_UNACCOUNTED: usize = 1024;
 
 /// Whether a group of ranks and those of a window have one in common: roles divide the ranks,
 /// so that it is the same group then, even if some left it.
@@ -52,88 +52,6 @@ pub struct Tracker {
     last_step: u64,
     /// Whether hosts were late in the last window, and their devices not seen.
     is_unsettled: bool,
-}
-
-/// What was seen of ranks that are compared with one another.
-#[derive(Debug, Default)]
-struct Group {
-    /// Of its last window.
-    ranks: Vec<u32>,
-    /// Its windows in which hosts that wait look like hosts that work, the others, and the steps of
-    /// the former in which a host did either.
-    ambiguous: u32,
-    clear: u32,
-    ambiguous_steps: u64,
-    /// Its best windows.
-    best: Best,
-    steps: Seen,
-    /// Steps since devices were last accounted for, and the time they were exposed.
-    unaccounted: Vec<u64>,
-    unaccounted_s: f64,
-}
-
-impl Group {
-    /// Steps without a strike of a track up to a step. Of one of devices those count in which these
-    /// were accounted for.
-    fn missed(&self, track: &Track, until: u64) -> u64 {
-        let since = track.last_step.saturating_add(1);
-        let of_devices = track.fault.side.is_some();
-        let unaccounted = self.unaccounted.iter().filter(|step| **step >= since);
-        let unaccounted = unaccounted.filter(|_| of_devices).count() as u64;
-        self.steps.count(since..=until).saturating_sub(unaccounted)
-    }
-
-    /// Whether most of its windows show which hosts wait and which work. By chance a few seem to.
-    fn is_clear(&self) -> bool {
-        self.clear > self.ambiguous || self.ambiguous == 0
-    }
-
-    /// The faults of a window whose ranks are not mistaken for those that wait for them, and
-    /// whether nothing in the window shows where its ranks meet.
-    fn distinguishable(
-        &mut self,
-        late: Vec<Fault>,
-        window: &Window,
-        is_blind: bool,
-    ) -> (Vec<Fault>, bool) {
-        // Of few hosts that run ahead, one that waits for its device looks like one that works.
-        let may_mistake = is_blind && window.ranks.len() <= FEW_RANKS;
-        let is_ambiguous = may_mistake && window.meeting == Meeting::Unseen;
-        let most = window.ranks.len().div_ceil(2);
-        let (mut late, unclear): (Vec<Fault>, Vec<Fault>) = late.into_iter().partition(|fault| {
-            // Nobody waits for a device in its data loader. Elsewhere ranks that are as many as the
-            // others may as well be those that wait, for ranks that are late in other places.
-            let is_majority =
-                is_blind && window.meeting != Meeting::Seen && fault.ranks.len() >= most;
-            fault.stage == StageId::DATA || !(is_ambiguous || is_majority)
-        });
-        let struck = unclear
-            .iter()
-            .filter(|fault| fault.notable)
-            .map(|fault| fault.strikes.len() as u64)
-            .max();
-        if is_ambiguous || struck.is_some() {
-            self.ambiguous_steps += struck.unwrap_or(0);
-            self.ambiguous += 1;
-        } else {
-            self.clear += 1;
-        }
-        for fault in &mut late {
-            fault.hides.retain(|hidden| {
-                !unclear
-                    .iter()
-                    .any(|it| (&it.ranks, it.stage) == (&hidden.ranks, hidden.stage))
-            });
-        }
-        if may_mistake {
-            // What seems hidden behind a late rank may as well be the wait for it.
-            late.retain(|fault| !fault.hidden);
-            for fault in &mut late {
-                fault.hides.clear();
-            }
-        }
-        (late, is_ambiguous)
-    }
 }
 
 /// One incident in the making.
@@ -203,11 +121,9 @@ impl Tracker {
         let mut group = place
             .map(|at| self.groups.swap_remove(at))
             .unwrap_or_default();
+        group.take(found);
         let mut faults = self.faults(window, found, devices, &mut group);
         group.ranks.clone_from(&window.ranks);
-        group
-            .steps
-            .extend(found.steps.iter().map(|account| account.step));
         self.last_step = self
             .last_step
             .max(found.steps.last().map_or(0, |last| last.step));
@@ -235,10 +151,13 @@ impl Tracker {
         vouch(window, found, &late_stages, &self.gates);
         let shown: Vec<u64> = faults
             .into_iter()
-            .map(|fault| self.follow(fault, window, found, &group.steps))
+            .map(|fault| self.follow(fault, window, found, &group))
             .collect();
-        self.groups.push(group);
         let awaits = matches!(devices, Devices::Awaited { .. });
+        if !awaits {
+            group.unaccounted.clear();
+        }
+        self.groups.push(group);
         for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
             // What devices showed last holds until they are accounted for again.
             let is_awaited = awaits && track.fault.side.is_some();
@@ -280,12 +199,6 @@ impl Tracker {
         devices: Devices<'_>,
         group: &mut Group,
     ) -> Vec<Fault> {
-        group
-            .unaccounted
-            .extend(found.steps.iter().map(|account| account.step));
-        group.unaccounted_s += found.exposed_s;
-        let forgotten = group.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
-        group.unaccounted.drain(..forgotten);
         let (gates, settings) = (&self.gates, &self.settings);
         let mut late = find_faults(window, found, gates, settings);
         let is_blind = window.runs_ahead && matches!(devices, Devices::Unseen);
@@ -301,12 +214,13 @@ impl Tracker {
         let (late, is_ambiguous) = group.distinguishable(late, window, is_blind);
         self.is_unsettled =
             matches!(devices, Devices::Awaited { .. }) && late.iter().any(|fault| fault.notable);
+        let steps: Vec<u64> = group.unaccounted.iter().map(|(step, _)| *step).collect();
         let mut faults = settle(
             late,
             devices,
             Stretch {
-                steps: &group.unaccounted,
-                exposed_s: group.unaccounted_s,
+                steps: &steps,
+                exposed_s: group.unaccounted_s(0),
                 median_s: found.median_step_s(),
             },
             gates,
@@ -321,10 +235,6 @@ impl Tracker {
                 .filter(|it| !is_ambiguous || it.kind != FaultKind::InputBound),
         );
         group.best.take(found, devices);
-        if !matches!(devices, Devices::Awaited { .. }) {
-            group.unaccounted.clear();
-            group.unaccounted_s = 0.0;
-        }
         faults
     }
 
@@ -335,6 +245,7 @@ impl Tracker {
         self.last_step = 0;
         for group in &mut self.groups {
             group.steps = Seen::default();
+            group.unaccounted.clear();
         }
     }
 
@@ -349,14 +260,22 @@ impl Tracker {
     /// Whether the ranks that a track names are distinguishable from those that wait for them.
     fn is_clear(&self, track: &Track) -> bool {
         let names_ranks = matches!(track.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);
-        let group = self
-            .groups
-            .iter()
-            .find(|group| group.ranks == track.compared);
         !names_ranks
             || track.fault.side.is_some()
             || track.fault.stage == StageId::DATA
-            || group.is_none_or(Group::is_clear)
+            || self.group_of(track).is_none_or(Group::is_clear)
+    }
+
+    /// Those whom the ranks of a track are compared with now, which need not be all that once were.
+    fn group_of(&self, track: &Track) -> Option<&Group> {
+        let named = &track.fault.ranks;
+        let its = if named.is_empty() {
+            &track.compared
+        } else {
+            named
+        };
+        let mut groups = self.groups.iter();
+        groups.find(|group| group.ranks.iter().any(|rank| its.contains(rank)))
     }
 
     /// What is spoken of, costliest first, and the ranks that were compared. That all of a role
@@ -390,18 +309,15 @@ impl Tracker {
         fault: Fault,
         window: &Window,
         found: &WindowFrontier,
-        seen: &Seen,
+        group: &Group,
     ) -> u64 {
         let known = self.tracks.iter().position(|track| {
             self.is_open(track) && meet(&track.compared, window) && track.fault.continues(&fault)
         });
         let at = known.unwrap_or_else(|| {
             let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
-            let since = found
-                .steps
-                .iter()
-                .filter(|account| account.step >= first_step);
-            let exposed_s = since.map(|account| account.makespan_s).sum();
+            // A fault of devices strikes steps of windows whose devices were awaited, too.
+            let exposed_s = group.unaccounted_s(first_step);
             self.tracks
                 .push(Track::new(self.next_id, &fault, first_step, exposed_s));
             self.next_id += 1;
@@ -419,7 +335,7 @@ impl Tracker {
         track.share = slot.map_or(0.0, |slot| found.share[slot]);
         track.gain = slot.map_or(0.0, |slot| found.gain[slot]);
         track.lag_s = localise(window, found, track.fault.stage, &self.gates).lag_s;
-        track.pace = track.pace_in(seen, self.last_step);
+        track.pace = track.pace_in(&group.steps, self.last_step);
         let spoken = notable || self.has_become_notable(&self.tracks[at], found);
         self.tracks[at].spoken |= spoken;
         self.tracks[at].id
@@ -443,10 +359,10 @@ impl Tracker {
 
     /// Whether the fault goes on at the end of what was seen.
     fn goes_on(&self, track: &Track) -> bool {
-        let mut groups = self.groups.iter();
-        let group = groups.find(|group| group.ranks == track.compared);
-        // Its ranks are compared in other groups now, which see nothing of it.
-        let missed = group.map_or(u64::MAX, |group| group.missed(track, self.last_step));
+        // Nobody sees its ranks any more.
+        let missed = self
+            .group_of(track)
+            .map_or(u64::MAX, |group| group.missed(track, self.last_step));
         let patience = match track.pace {
             Pace::Every { steps } => MISSED_STRIKES * steps,
             Pace::Sporadic => SPORADIC_PATIENCE,
@@ -795,3 +711,6 @@ pub(crate) fn step_part(stage: StageId, names: &StageNames) -> StepPart {
         _ => StepPart::Named(names.name(stage).to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests;

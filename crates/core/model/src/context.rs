@@ -16,7 +16,7 @@ pub struct JobContext<'job> {
     pub seen: &'job BTreeSet<u32>,
     /// Whether the job's processes are gone: what was found of them is over.
     pub ended: bool,
-    /// What all analysed steps took, in seconds.
+    /// What all analysed steps took since the job was last started, in seconds.
     pub exposed_s: f64,
     /// Whether stages of steps were accounted.
     pub has_stages: bool,

@@ -86,15 +86,15 @@ impl Frame {
     /// Whether it is code of the job itself rather than of an installed package, of Python, or
     /// of laggard, which need not be installed.
     pub fn is_own(&self) -> bool {
-        const OTHERS: [&str; 7] = [
+        const OTHERS: [&str; 6] = [
             "/site-packages/",
             "/dist-packages/",
             "/lib/python",
             // Code without a file: that of imports, and what libraries generate.
             "<frozen",
             "<string>",
-            "/laggard/_attach.py",
-            "/laggard/_device.py",
+            // All but the demo, which is a job.
+            "/laggard/_",
         ];
         !OTHERS.iter().any(|place| self.file.contains(place))
     }
@@ -103,5 +103,34 @@ impl Frame {
     pub fn text(&self) -> String {
         let file = self.file.rsplit('/').next().unwrap_or_default();
         format!("{} ({file}:{})", self.function, self.line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_laggard_only_the_demo_is_code_of_the_job() {
+        let is_own = |file: &str| {
+            let frame = Frame {
+                function: "step".to_owned(),
+                file: file.to_owned(),
+                line: 1,
+            };
+            frame.is_own()
+        };
+        let files = [
+            "_attach",
+            "_device",
+            "_events",
+            "_megatron",
+            "_profile",
+            "__init__",
+        ];
+        for file in files.map(|name| format!("/src/python/laggard/{name}.py")) {
+            assert!(!is_own(&file), "{file}");
+        }
+        assert!(is_own("/src/python/laggard/demo/train.py") && is_own("/home/me/train.py"));
     }
 }

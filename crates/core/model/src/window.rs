@@ -94,6 +94,16 @@ impl Block {
             .unwrap_or_default()
     }
 
+    /// The step in which a stage of a row happened. Accounting charges what follows the last
+    /// synchronisation to the step that pays for it; a person looks for it in the one before, in
+    /// which the stage began.
+    pub fn step_of(&self, row: usize, stage: StageId) -> u64 {
+        let mut boundaries = self.boundaries.iter();
+        let place = boundaries.position(|boundary| boundary.stage == stage);
+        // A row with carried boundaries follows a step before it, so that its number is not 0.
+        self.steps[row].saturating_sub(u64::from(place.is_some_and(|at| at < self.carried)))
+    }
+
     /// All steps with their values.
     pub fn rows(&self) -> impl Iterator<Item = (u64, &[f64])> {
         self.steps

@@ -1,6 +1,8 @@
 //! How steps are accounted: where they are cut, and what weakens the labels of a window.
 
-use model::{Cut, Downgrade, MarkKind, Meeting, StageId, StageNames, fold_ranks};
+use model::{Cut, Downgrade, MarkKind, Meeting, StageId, StageNames};
+
+use crate::words::who;
 
 /// Where the loop is cut into steps, if any window was accounted.
 pub fn cut(of_last_window: Option<(Cut, Meeting)>) -> String {
@@ -37,10 +39,14 @@ pub fn downgrade(downgrade: &Downgrade) -> String {
             format!("stages claim {:.1} % of the step twice", share * 100.0)
         }
         Downgrade::MissingRanks { ranks } => {
-            format!("no records of rank {}", fold_ranks(ranks))
+            format!("no records of {}", who(ranks))
         }
+        Downgrade::UnseenRanks { ranks: 1 } => "1 rank on another host is not recorded".to_owned(),
         Downgrade::UnseenRanks { ranks } => {
             format!("{ranks} ranks on other hosts are not recorded")
+        }
+        Downgrade::IncompleteSteps { steps: 1 } => {
+            "1 step was not recorded whole on every rank".to_owned()
         }
         Downgrade::IncompleteSteps { steps } => {
             format!("{steps} steps were not recorded whole on every rank")
@@ -95,11 +101,13 @@ mod tests {
             Downgrade::MissingRanks {
                 ranks: vec![2, 3, 4],
             },
+            Downgrade::UnseenRanks { ranks: 1 },
         ];
         let words = [
             "11.1 % of the step lies outside every stage",
             "stages claim 7.8 % of the step twice",
-            "no records of rank 2-4",
+            "no records of ranks 2-4",
+            "1 rank on another host is not recorded",
         ];
         assert_eq!(doubts.map(|it| downgrade(&it)), words);
     }

@@ -1,10 +1,8 @@
 //! Advice. The pages of docs/incidents give it, too.
 
-use model::{
-    Action, DevicePart, FunctionNeed, LinkEnd, PipelineAction, Side, StepPart, fold_ranks,
-};
+use model::{Action, DevicePart, FunctionNeed, LinkEnd, PipelineAction, Side, StepPart};
 
-use crate::words::{who, whose};
+use crate::words::{of, who, whose};
 use crate::{connection, rank_part};
 
 /// What to do next, in the order of the actions.
@@ -127,14 +125,20 @@ fn in_pipeline(action: &PipelineAction) -> String {
             who(ranks)
         ),
         PipelineAction::LookBetweenIterations { ranks } => format!(
-            "look at what {} does between iterations: optimizer, input, logging, checkpoints",
-            who(ranks)
+            "look at what {} {} between iterations: optimizer, input, logging, checkpoints",
+            who(ranks),
+            of(ranks, "does", "do")
         ),
         PipelineAction::GetLogs { ranks } => {
-            format!("get the logs of rank {}", fold_ranks(ranks))
+            format!("get the logs of {}", who(ranks))
         }
         PipelineAction::LookAtProcess { ranks } => {
-            format!("look at what {} is doing: its stack, its GPU", who(ranks))
+            let doing = of(
+                ranks,
+                "is doing: its stack, its GPU",
+                "are doing: their stacks, their GPUs",
+            );
+            format!("look at what {} {doing}", who(ranks))
         }
         PipelineAction::LookAtBlocks { ranks, side } => blocks(ranks, *side),
     }

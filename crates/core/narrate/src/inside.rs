@@ -11,6 +11,8 @@ use crate::words::{self, duration, who};
 /// What is wrong, as a sentence without its beginning.
 pub(crate) fn what(failure: &Failure) -> String {
     let (who, place) = (who(&failure.ranks), place(failure));
+    let of = |one, several| words::of(&failure.ranks, one, several);
+    let (does, gpu) = (of("does", "do"), of("the GPU of", "the GPUs of"));
     let text = match failure.cause {
         // One rank is at an end of all links that stand still.
         HoldUp::NotDelivered if failure.ranks.len() == 1 => {
@@ -20,18 +22,20 @@ pub(crate) fn what(failure: &Failure) -> String {
             format!("what is sent between {who} in {place} does not arrive")
         }
         HoldUp::NotTransmitted => {
-            format!("{who} does not hand ready data to the network in {place}")
+            format!("{who} {does} not hand ready data to the network in {place}")
         }
         HoldUp::ReceiverNotReady => {
-            format!("{who} takes no more data from the network in {place}")
+            let takes = of("takes", "take");
+            format!("{who} {takes} no more data from the network in {place}")
         }
-        HoldUp::GpuNotStarted => format!("the GPU of {who} never began {place}"),
-        HoldUp::GpuNotReady => format!("the GPU of {who} stopped sending in {place}"),
+        HoldUp::GpuNotStarted => format!("{gpu} {who} never began {place}"),
+        HoldUp::GpuNotReady => format!("{gpu} {who} stopped sending in {place}"),
         HoldUp::GpuNotTaking => {
-            format!("the GPU of {who} does not take what arrived in {place}")
+            format!("{gpu} {who} {does} not take what arrived in {place}")
         }
         HoldUp::ProxyStill => {
-            format!("NCCL's proxy thread of {who} does not get on in {place}")
+            let threads = of("thread", "threads");
+            format!("NCCL's proxy {threads} of {who} {does} not get on in {place}")
         }
         HoldUp::NotEntered => format!("{who} never entered {place}"),
         HoldUp::DeadlockCycle => format!("{who} wait for one another in {place}"),
@@ -120,6 +124,11 @@ mod tests {
             "what is sent between ranks 2-3 in ALLREDUCE #3 of group dp does not arrive (rank 2 \
              to 3, channels 0-1)"
         );
+        let of_gpus = Failure {
+            cause: HoldUp::GpuNotTaking,
+            ..failure.clone()
+        };
+        assert!(what(&of_gpus).starts_with("the GPUs of ranks 2-3 do not take what arrived in"));
         let Worded { label, text, .. } = fact(&failure);
         assert_eq!(label, "not_delivered");
         assert_eq!(

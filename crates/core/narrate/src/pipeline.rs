@@ -6,7 +6,7 @@ use model::{
 };
 
 use crate::fact::Worded;
-use crate::words::{are, duration, percent, who};
+use crate::words::{are, duration, of, percent, who};
 
 pub(crate) fn slow_iterations(found: &SlowIterations) -> String {
     let mut text = subject(found);
@@ -180,8 +180,9 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
         PipelineFact::LastToEnter { ranks, share } => Worded::new(
             "last",
             format!(
-                "{} was the last of its stage to enter {} of the calls in which its layers meet",
+                "{} {} stage to enter {} of the calls in which its layers meet",
                 who(ranks),
+                of(ranks, "was the last of its", "were the last of their"),
                 percent(*share)
             ),
             &[("last_share", *share)],

@@ -2,15 +2,19 @@
 
 use model::RankPart;
 
-use crate::words::who;
+use crate::words::{of, who};
 
 /// What to do about ranks whose collectives are slow or do not end.
 pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
-    let who = who(ranks);
+    let (who, its) = (who(ranks), of(ranks, "its", "their"));
     match part {
-        RankPart::Pause => format!("wait, or look whether {who} still gets on"),
+        RankPart::Pause => format!(
+            "wait, or look whether {who} still {} on",
+            of(ranks, "gets", "get")
+        ),
         RankPart::EndedOutput => {
-            format!("look at the output of {who}: its process has ended")
+            let ended = of(ranks, "its process has", "their processes have");
+            format!("look at the output of {who}: {ended} ended")
         }
         RankPart::CollectiveBefore => format!(
             "compare sizes and types in the collective that the others have left and not {who}"
@@ -41,7 +45,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             "issue the collectives of both groups in the same order on all ranks".to_owned()
         }
         RankPart::LaggingDevice => format!(
-            "look at the device of {who}: errors in the kernel's log of its host, and what its \
+            "look at the device of {who}: errors in the kernel's log of {its} host, and what {its} \
              stream runs before this collective"
         ),
         // Without timing the recorder has no event at the begin: issued and begun look alike.
@@ -71,10 +75,12 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
              tell the two ends of a link apart"
         ),
         RankPart::StillProxy => {
-            format!("look at NCCL's proxy thread of {who}: its core, its memory, its network card")
+            format!(
+                "look at NCCL's proxy thread of {who}: {its} core, {its} memory, {its} network card"
+            )
         }
         RankPart::SlowProxy => {
-            format!("look at NCCL's proxy thread of {who}: is its core taken by something else?")
+            format!("look at NCCL's proxy thread of {who}: is {its} core taken by something else?")
         }
         RankPart::Stream => {
             format!("look what the stream of {who} waits for: a kernel before it hangs")
@@ -89,12 +95,15 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             "look at the GPUs: laggard does not see inside what runs without the network".to_owned()
         }
         RankPart::WorkBefore => {
-            format!("look at what {who} does before: input, compute, host")
+            format!(
+                "look at what {who} {} before: input, compute, host",
+                of(ranks, "does", "do")
+            )
         }
         RankPart::ConstantWorkBefore => format!(
             "look at what {who} {} before the collective: input, compute, host; the others wait \
              for it and are fine",
-            if ranks.len() == 1 { "does" } else { "do" }
+            of(ranks, "does", "do")
         ),
         RankPart::HostLinks => {
             "look at links and network cards of these hosts, and at other jobs on them".to_owned()
@@ -110,7 +119,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             format!("look at the shared memory of {who}'s host: is it full?")
         }
         RankPart::LastOutput => {
-            format!("look at the last lines of {who}'s output, and at its core dump")
+            format!("look at the last lines of {who}'s output, and at {its} core dump")
         }
     }
 }

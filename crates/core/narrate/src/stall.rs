@@ -148,13 +148,13 @@ fn desync(wait: &Wait) -> String {
         .sides()
         .iter()
         .map(|(ranks, other)| {
+            let mut text = format!("{} entered {}", who(ranks), other.op.name());
             // Sizes that are the same would only hide that the kind is another.
-            let detail = if other.detail == wait.detail {
-                ""
-            } else {
-                &other.detail
-            };
-            format!("{} entered {} {detail}", who(ranks), other.op.name())
+            if other.detail != wait.detail && !other.detail.is_empty() {
+                text += " ";
+                text += &other.detail;
+            }
+            text
         })
         .collect();
     let differs = !wait.detail.is_empty()
@@ -169,7 +169,7 @@ fn desync(wait: &Wait) -> String {
     };
     format!(
         "{} where the others entered {}{detail}",
-        entered.join(", ").trim_end(),
+        entered.join(", "),
         collective(wait)
     )
 }
@@ -528,8 +528,17 @@ mod tests {
             ..a_wait()
         };
         assert_eq!(
-            what(&stall(StallKind::Desync, odd)),
+            what(&stall(StallKind::Desync, odd.clone())),
             "rank 2 entered BARRIER where the others entered ALLREDUCE #46 of group default"
+        );
+        let odd = Wait {
+            desyncs: vec![desync(2, barrier, ""), desync(3, reduce, "")],
+            ..odd
+        };
+        let text = what(&stall(StallKind::Desync, odd));
+        assert!(
+            text.starts_with("rank 2 entered BARRIER, rank 3 entered ALLREDUCE"),
+            "{text}"
         );
         let undecided = Wait {
             desyncs: vec![desync(0, reduce, ""), desync(2, barrier, "")],

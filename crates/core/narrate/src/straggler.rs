@@ -40,19 +40,37 @@ pub(crate) fn channels(found: &Straggler) -> Option<String> {
 
 fn what(found: &Straggler) -> String {
     let who = who(&found.ranks);
+    let of = |one, several| words::of(&found.ranks, one, several);
     let text = match found.cause {
         HoldUp::NotDelivered if found.either => {
             format!("what is sent between {who} arrives late")
         }
-        HoldUp::NotDelivered => format!("what {who} sends and is sent arrives late"),
-        HoldUp::NotTransmitted => format!("{who} hands ready data to the network late"),
-        HoldUp::ReceiverNotReady => format!("{who} takes data from the network late"),
-        HoldUp::ProxyStill => format!("NCCL's proxy thread of {who} lags behind"),
+        HoldUp::NotDelivered => {
+            let sends = of("sends and is sent", "send and are sent");
+            format!("what {who} {sends} arrives late")
+        }
+        HoldUp::NotTransmitted => {
+            format!(
+                "{who} {} ready data to the network late",
+                of("hands", "hand")
+            )
+        }
+        HoldUp::ReceiverNotReady => {
+            format!("{who} {} data from the network late", of("takes", "take"))
+        }
+        HoldUp::ProxyStill => {
+            let threads = of("thread", "threads");
+            format!(
+                "NCCL's proxy {threads} of {who} {} behind",
+                of("lags", "lag")
+            )
+        }
         HoldUp::GpuNotStarted | HoldUp::GpuNotReady | HoldUp::GpuNotTaking => {
-            format!("the GPU of {who} does not keep up with its network")
+            let keep_up = of("does not keep up with its", "do not keep up with their");
+            format!("the {} of {who} {keep_up} network", of("GPU", "GPUs"))
         }
         HoldUp::NotEntered | HoldUp::DeadlockCycle | HoldUp::Unknown => {
-            format!("{who} enters it late")
+            format!("{who} {} it late", of("enters", "enter"))
         }
     };
     match channels(found) {
@@ -117,6 +135,13 @@ mod tests {
             "80 % of the time in slow operations was spent waiting for rank 2; the slowest took \
              300.0 ms instead of 100.0 ms"
         );
+        let late = Straggler {
+            cause: HoldUp::NotTransmitted,
+            ranks: vec![2, 3],
+            channels: Vec::new(),
+            ..found.clone()
+        };
+        assert_eq!(what(&late), "ranks 2-3 hand ready data to the network late");
         let both = Straggler {
             either: true,
             ranks: vec![2, 3],

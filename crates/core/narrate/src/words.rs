@@ -4,8 +4,7 @@ use model::{Side, fold_ranks};
 
 /// Ranks as a subject: "rank 2", "ranks 0-3".
 pub(crate) fn who(ranks: &[u32]) -> String {
-    let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{noun} {}", fold_ranks(ranks))
+    format!("{} {}", of(ranks, "rank", "ranks"), fold_ranks(ranks))
 }
 
 /// The same as an owner: "rank 2's", "the ranks'" of all.
@@ -17,9 +16,14 @@ pub(crate) fn whose(ranks: &[u32]) -> String {
     }
 }
 
+/// What is said of one rank, or of any other number: a verb, or a noun.
+pub(crate) fn of<'word>(ranks: &[u32], one: &'word str, several: &'word str) -> &'word str {
+    if ranks.len() == 1 { one } else { several }
+}
+
 /// A subject with its verb: "rank 2 is".
 pub(crate) fn are(ranks: &[u32], who: &str) -> String {
-    format!("{who} {}", if ranks.len() == 1 { "is" } else { "are" })
+    format!("{who} {}", of(ranks, "is", "are"))
 }
 
 /// What is slow of some ranks: "rank 2's device is slow", "rank 2's device waits for its host".

@@ -32,7 +32,7 @@ fn iteration(bencher: Bencher<'_, '_>, ranks: u32) {
                     first_rank: rank - stage,
                 };
                 let at_ns = begin_ns + at as u64 * BLOCK_NS;
-                black_box(watch.begin(rank, at_ns, place));
+                black_box(watch.begin(rank, step, at_ns, place));
                 black_box(watch.end(rank, step, at_ns + BLOCK_NS, place));
             }
         }

@@ -66,23 +66,25 @@ impl RankCalls {
     /// The rank's records that are known to be missing after the first that is there: of each
     /// place the time before and after it, and how many.
     pub fn gaps(&self) -> Vec<Gap> {
-        let mut seen: Vec<Option<Call>> = vec![None; self.lanes.len()];
-        let mut gaps = Vec::new();
-        for call in &self.calls {
-            let before = seen[call.lane as usize].replace(*call);
-            let counts = before.and_then(|before| Some((before.count?, call.count?)));
-            if let (Some(before), Some((from, to))) = (before, counts)
-                // Calls that are launched together share a count.
-                && to > from + 1
-            {
-                let lost = to - from - 1;
-                gaps.push(Gap {
-                    from_ns: before.at_ns,
-                    until_ns: call.at_ns,
-                    lost,
-                });
-            }
-        }
+        let counted = self.calls.iter();
+        let mut counted: Vec<(u32, u64, u64)> = counted
+            .filter_map(|call| Some((call.lane, call.count?, call.at_ns)))
+            .collect();
+        // Threads that enter calls at the same time are logged in any order.
+        counted.sort_unstable();
+        let neighbours = counted.windows(2).filter_map(|pair| {
+            let [(lane, from, from_ns), (other, to, until_ns)] = *pair else {
+                return None;
+            };
+            // Calls that are launched together share a count.
+            (lane == other && to - from > 1).then(|| Gap {
+                from_ns: from_ns.min(until_ns),
+                until_ns: until_ns.max(from_ns),
+                lost: to - from - 1,
+            })
+        });
+        let mut gaps: Vec<Gap> = neighbours.collect();
+        gaps.sort_by_key(|gap| gap.until_ns);
         gaps
     }
 }
@@ -131,6 +133,23 @@ mod tests {
             assert_eq!(Unit::of(op), Unit::Elements);
         }
         assert_eq!(Unit::of(CollectiveOp::BROADCAST), Unit::Bytes);
+    }
+
+    #[test]
+    fn calls_of_threads_that_are_logged_in_any_order_are_no_gap() {
+        let at = (1..).zip([5, 7, 6, 8, u64::MAX]);
+        let call = |(at_ns, count)| call(at_ns, CollectiveOp::ALLREDUCE, 1, 0, count);
+        let log = RankCalls {
+            lanes: vec![Lane::default()],
+            calls: at.map(call).collect(),
+            ..RankCalls::default()
+        };
+        let gap = Gap {
+            from_ns: 4,
+            until_ns: 5,
+            lost: u64::MAX - 9,
+        };
+        assert_eq!(log.gaps(), [gap]);
     }
 
     #[test]

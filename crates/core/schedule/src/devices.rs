@@ -2,6 +2,7 @@
 
 mod launches;
 mod level;
+mod steady;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +13,7 @@ use crate::watch::MAX_BLOCKS;
 use crate::{ScheduleSettings, SlowBlock, Watch};
 use launches::Launches;
 use level::Level;
+use steady::{OwnTimes, Steady};
 
 /// Sampled iterations that wait for other ranks'.
 const MAX_WAITING: usize = 64;
@@ -50,6 +52,7 @@ pub struct DeviceWatch {
     /// What blocks usually take, by the stage of the model, the pass and the microbatch.
     usual: BTreeMap<BlockKey, Usual>,
     launches: Launches,
+    steady: Steady,
     /// Of iterations that were looked at since these were last taken.
     steps: Vec<u32>,
 }
@@ -112,6 +115,7 @@ impl DeviceWatch {
             waiting: BTreeMap::new(),
             usual: BTreeMap::new(),
             launches: Launches::default(),
+            steady: Steady::default(),
             steps: Vec::new(),
         }
     }
@@ -163,7 +167,7 @@ impl DeviceWatch {
         &mut self,
         timed: &BTreeMap<u32, TimedIteration>,
         pipelines: &[PipelineRanks],
-    ) -> Option<HeldUp> {
+    ) -> Vec<HeldUp> {
         let parts = self.parts(timed);
         let stages = pipelines.first().map_or(1, |it| it.ranks.len() as u32);
         let of = |rank| timed.get(&rank).map(|timed| &timed.done);
@@ -174,12 +178,14 @@ impl DeviceWatch {
             // When ranks meet inside a block is known by their hosts' clocks only.
             |_, _, _, _| None,
         );
-        let by_work = self.judge.compare(pipelines, of, |rank, done| {
-            let Part {
-                usual_s, more_s, ..
-            } = *part_of(&parts, rank, done).filter(|it| it.is_known)?;
-            Some([usual_s + more_s, usual_s])
-        });
+        let by_work = self
+            .judge
+            .compare(pipelines, of, &self.settings, |rank, done| {
+                let Part {
+                    usual_s, more_s, ..
+                } = *part_of(&parts, rank, done).filter(|it| it.is_known)?;
+                Some([usual_s + more_s, usual_s])
+            });
         let launched_s = timed
             .iter()
             .map(|(rank, timed)| (*rank, timed.launched_s))
@@ -193,8 +199,14 @@ impl DeviceWatch {
             self.set_host_parts(&mut held, timed, stages);
             held
         });
-        self.learn(timed, &parts, &late_hosts);
-        match (by_work, by_rest) {
+        let own_s = own_times(timed);
+        let lost = self.lost_to_slower(timed, &own_s, pipelines, by_work.as_ref());
+        let slower = lost.keys().map(|(rank, _)| *rank);
+        let not_usual = late_hosts.into_iter().chain(slower).collect();
+        let spans_s = timed.values().map(|timed| timed.done.took_s());
+        let steady = self.steady.take(&own_s, spans_s.fold(0.0, f64::max), lost);
+        self.learn(timed, &parts, not_usual);
+        let held = match (by_work, by_rest) {
             (Some(mut held), Some(rest)) => {
                 held.lost_s += rest.lost_s;
                 held.causes.extend(rest.causes);
@@ -202,7 +214,45 @@ impl DeviceWatch {
                 Some(held)
             }
             (by_work, by_rest) => by_work.or(by_rest),
-        }
+        };
+        held.into_iter().chain(steady).collect()
+    }
+
+    /// What the iteration lost to each device that is slower in a pass by less than a block must be
+    /// too long by, without ranks that are named for their blocks.
+    fn lost_to_slower(
+        &self,
+        timed: &BTreeMap<u32, TimedIteration>,
+        own_s: &OwnTimes,
+        pipelines: &[PipelineRanks],
+        by_blocks: Option<&HeldUp>,
+    ) -> BTreeMap<(u32, Pass), HeldUp> {
+        // However little each of its blocks takes longer, all of them do.
+        let any_excess = ScheduleSettings {
+            performance_gate: 1.0,
+            block_excess: 0.0,
+            cause_share_min: 0.0,
+            ..self.settings.clone()
+        };
+        let of = |rank| timed.get(&rank).map(|timed| &timed.done);
+        let is_named = |rank| {
+            let mut named = by_blocks.iter().flat_map(|held| &held.causes);
+            named.any(|(named, _)| *named == rank)
+        };
+        let slower = self.steady.slower(own_s).into_iter();
+        let slower = slower.filter(|((rank, _), _)| !is_named(*rank));
+        slower
+            .filter_map(|(key, times)| {
+                let times_s = |rank, done: &Done| {
+                    let usual_s = self.usual.get(&key_of(done))?.took_s.known()?;
+                    let is_slower = key == (rank, done.place.pass);
+                    Some([if is_slower { times * usual_s } else { usual_s }, usual_s])
+                };
+                let mut held = self.judge.compare(pipelines, of, &any_excess, times_s)?;
+                all_by_devices(&mut held);
+                Some((key, held))
+            })
+            .collect()
     }
 
     /// What blocks of ranks took, by parts.
@@ -250,10 +300,7 @@ impl DeviceWatch {
             .map(|(rank, _)| rank)
             .collect();
         keep_causes(&mut held, |rank| own_ranks.contains(&rank));
-        // All of it is the device's: for the rest its host may have held it up.
-        for (_, slow) in &mut held.causes {
-            slow.host_s = Some([0.0, 0.0]);
-        }
+        all_by_devices(&mut held);
         held
     }
 
@@ -293,11 +340,10 @@ impl DeviceWatch {
         &mut self,
         timed: &BTreeMap<u32, TimedIteration>,
         parts: &Parts,
-        late_hosts: &BTreeSet<u32>,
+        mut late: BTreeSet<u32>,
     ) {
         let slow = parts.iter().filter(|(_, part)| self.is_slow(part));
-        let mut late: BTreeSet<u32> = slow.map(|((rank, _), _)| *rank).collect();
-        late.extend(late_hosts);
+        late.extend(slow.map(|((rank, _), _)| *rank));
         let mut seen: BTreeMap<BlockKey, [Vec<f64>; 3]> = BTreeMap::new();
         for (_, timed) in timed.iter().filter(|(rank, _)| !late.contains(rank)) {
             for (done, [least_s, most_s]) in timed.done.blocks.iter().zip(&timed.held_s) {
@@ -318,6 +364,27 @@ impl DeviceWatch {
             }
         }
     }
+}
+
+/// Says that no host has a part in it: for what may be a host's, no device is named.
+fn all_by_devices(held: &mut HeldUp) {
+    for (_, slow) in &mut held.causes {
+        slow.host_s = Some([0.0, 0.0]);
+    }
+}
+
+/// What devices took for the blocks of each pass, less the most for which their hosts may have held
+/// them up, and with all of it.
+fn own_times(timed: &BTreeMap<u32, TimedIteration>) -> OwnTimes {
+    let mut own_s = OwnTimes::new();
+    for (rank, timed) in timed {
+        for (done, [_, held_most_s]) in timed.done.blocks.iter().zip(&timed.held_s) {
+            let [least_s, most_s] = own_s.entry((*rank, done.place.pass)).or_default();
+            *least_s += done.took_s() - held_most_s;
+            *most_s += done.took_s();
+        }
+    }
+    own_s
 }
 
 /// Leaves out other causes, and what was lost to them.

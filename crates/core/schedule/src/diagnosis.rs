@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::hang::halt;
 use crate::iterations::RankMarker;
@@ -45,8 +46,9 @@ pub struct Diagnosis {
     pub usual_s: f64,
     /// What held it back, costliest first.
     pub findings: Vec<SlowIterations>,
-    /// What iterations lost while the network was slow, for each stretch that was given.
-    pub networked: Vec<Networked>,
+    /// What iterations lost while the network was slow, for each stretch that was given: nothing is
+    /// known of one in which no iteration has begun and ended.
+    pub networked: Vec<Option<Networked>>,
     /// Blocks that were slow and that nobody had to wait for, with the iteration, longest first.
     pub absorbed: Vec<(u64, SlowBlock)>,
     /// Where it stands still at the end of the logs, if it does.
@@ -282,32 +284,18 @@ impl<'a> IterationAnalysis<'a> {
     }
 
     /// Sets iterations aside in which the network was slow, and says what they lost.
-    fn set_aside(&mut self, network_ns: &[(u64, u64)]) -> Vec<Networked> {
-        let marks_ns = &self.job.marks_ns;
+    fn set_aside(&mut self, network_ns: &[(u64, u64)]) -> Vec<Option<Networked>> {
         let mut networked = Vec::new();
-        for (from_ns, until_ns) in network_ns {
-            // The first marker ends no iteration that has a begin.
-            let first = marks_ns
-                .partition_point(|mark_ns| mark_ns <= from_ns)
-                .max(1);
-            // Up to and with the iteration in which the network recovered.
-            let after = marks_ns.partition_point(|mark_ns| mark_ns < until_ns) + 1;
-            let during = first..after.min(marks_ns.len());
+        for span_ns in network_ns {
+            let during = iterations_during(&self.job.marks_ns, *span_ns);
             self.slow.retain(|marker| !during.contains(marker));
             self.absorbed.retain(|(marker, _)| !during.contains(marker));
-            let numbers = &self.job.iterations.numbers;
-            networked.push(Networked {
-                span: (
-                    numbers.get(during.start).copied().unwrap_or(0),
-                    numbers
-                        .get(during.end.saturating_sub(1))
-                        .copied()
-                        .unwrap_or(0),
-                ),
-                lost_s: during
-                    .filter_map(|marker| Some((self.took_s[marker]? - self.usual_s).max(0.0)))
-                    .sum(),
-            });
+            let numbers = self.job.iterations.numbers.get(during.clone());
+            let ends = numbers.and_then(|its| Some((*its.first()?, *its.last()?)));
+            let lost_s = during
+                .filter_map(|marker| Some((self.took_s[marker]? - self.usual_s).max(0.0)))
+                .sum();
+            networked.push(ends.map(|span| Networked { span, lost_s }));
         }
         networked
     }
@@ -715,6 +703,15 @@ impl<'a> IterationAnalysis<'a> {
     }
 }
 
+/// The markers that end the iterations of a stretch of time, up to and with the one in which it ends;
+/// none if all of it lies before the first marker or behind the last.
+fn iterations_during(marks_ns: &[u64], (from_ns, until_ns): (u64, u64)) -> Range<usize> {
+    let first = marks_ns.partition_point(|mark_ns| *mark_ns <= from_ns);
+    let after = marks_ns.partition_point(|mark_ns| *mark_ns < until_ns) + 1;
+    // The first marker ends no iteration that has a begin.
+    first.max(1)..after.min(marks_ns.len())
+}
+
 /// Seconds by which blocks took too long, in all.
 fn excess_s(blamed: &BlamedBlocks) -> f64 {
     blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
@@ -758,3 +755,6 @@ fn largest(values: &[f64]) -> Option<usize> {
         .max_by(|(_, a), (_, b)| a.total_cmp(b))
         .map(|(at, _)| at)
 }
+
+#[cfg(test)]
+mod tests;

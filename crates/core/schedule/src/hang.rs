@@ -54,15 +54,8 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Pipelin
         members,
         input_ns,
     } = standing(job, marker, until_ns)?;
-    // Blocks before calls: who has done fewer blocks is behind, whatever it has called in them.
-    let least = members
-        .iter()
-        .map(|rank| (rank.done, rank.times_ns.len()))
-        .min()?
-        .1;
-    let (behind, ahead): (Vec<_>, Vec<_>) = members
-        .iter()
-        .partition(|rank| rank.times_ns.len() == least);
+    let (behind, ahead) = apart(&members);
+    let least = behind.first()?.times_ns.len();
     let due_ns = ahead
         .iter()
         .filter_map(|rank| rank.times_ns.get(least))
@@ -122,6 +115,14 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Pipelin
         halt.usual_s = halt.usual_s.max(usual_s);
     }
     Some(halt)
+}
+
+/// The ranks that came least far, all equally far, and the others.
+fn apart(members: &[RankPosition]) -> (Vec<&RankPosition>, Vec<&RankPosition>) {
+    // Blocks before calls: who has done fewer blocks is behind, whatever it has called in them.
+    let came = |rank: &RankPosition| (rank.done, rank.times_ns.len());
+    let least = members.iter().map(came).min();
+    members.iter().partition(|rank| Some(came(rank)) == least)
 }
 
 /// Works out how far the ranks came after a marker; `None` unless a single block could go on.
@@ -188,4 +189,24 @@ fn pause_s(job: &LoggedJob, of: RankMarker, (number, input_ns): (usize, u64)) ->
     let before_ns = *times_ns.get(number.checked_sub(1)?)?;
     let next_ns = *times_ns.get(number).unwrap_or(&end_ns);
     Some(next_ns.saturating_sub(before_ns.max(input_ns)) as f64 * 1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_has_done_more_blocks_in_as_many_calls_is_not_behind() {
+        let rank = |at, done, calls| RankPosition {
+            at,
+            done,
+            times_ns: vec![0; calls],
+        };
+        let members = [rank(0, 3, 8), rank(1, 2, 8), rank(2, 2, 9), rank(3, 3, 7)];
+        let (behind, ahead) = apart(&members);
+        let places = |ranks: Vec<&RankPosition>| -> Vec<usize> {
+            ranks.into_iter().map(|rank| rank.at).collect()
+        };
+        assert_eq!((places(behind), places(ahead)), (vec![1], vec![0, 2, 3]));
+    }
 }

@@ -69,7 +69,7 @@ impl RankIteration {
         })
     }
 
-    fn took_s(&self) -> f64 {
+    pub(crate) fn took_s(&self) -> f64 {
         self.ended_ns.saturating_sub(self.began_ns) as f64 * 1e-9
     }
 }
@@ -265,6 +265,7 @@ impl Judge {
         &self,
         pipelines: &[PipelineRanks],
         of: impl Fn(u32) -> Option<&'a RankIteration>,
+        settings: &ScheduleSettings,
         times_s: impl Fn(u32, &Done) -> Option<[f64; 2]>,
     ) -> Option<HeldUp> {
         // Ranks that did not wait for their input worked no blocks.
@@ -278,7 +279,7 @@ impl Judge {
             .find(|it| *it.localiser.graph().plan() == plan)?;
         let usual_span_s = median_s(followed.spans_s.iter().copied())?;
         let (step, span_s) = span_of(&pipelines, &of)?;
-        let mut localiser = Localiser::new(followed.localiser.graph().clone(), &self.settings);
+        let mut localiser = Localiser::new(followed.localiser.graph().clone(), settings);
         let times_s: Vec<Vec<[f64; 2]>> = pipelines
             .iter()
             .map(|ranks| {
@@ -295,7 +296,7 @@ impl Judge {
         });
         let [makespan_s, usual_makespan_s] =
             [&took_s, &usual_s].map(|durations_s| localiser.makespan_s(durations_s));
-        if self.settings.passes_gate(makespan_s, usual_makespan_s) {
+        if settings.passes_gate(makespan_s, usual_makespan_s) {
             return None;
         }
         localiser.learn(usual_makespan_s, &usual_s, true);

@@ -14,8 +14,8 @@ pub(crate) const MAX_BLOCKS: usize = 1 << 13;
 
 /// Follows the pipelines of a job by the blocks its ranks begin and end.
 ///
-/// An iteration is what a rank works on until a block comes again. Times of different ranks are
-/// not compared: an iteration's length is the longest that one rank was in it.
+/// An iteration is what a rank works on until a block comes again, or one of another step. Times of
+/// different ranks are not compared: an iteration's length is the longest that one rank was in it.
 ///
 /// # Properties
 /// Memory is bounded by ranks times blocks of an iteration.
@@ -23,9 +23,11 @@ pub(crate) const MAX_BLOCKS: usize = 1 << 13;
 pub struct Watch {
     ranks: BTreeMap<u32, RankBlocks>,
     judge: Judge,
+    /// The latest iterations that any rank began: numbers, ascending, and their steps.
+    begun: VecDeque<(u64, u32)>,
     /// The next iteration to be looked at.
     next: u64,
-    /// Ranks that have not finished it.
+    /// Ranks that are not done with it.
     behind: usize,
     work: OwnWork,
     meetings: Meetings,
@@ -69,9 +71,7 @@ struct PipelineMembers {
 struct RankBlocks {
     first_rank: u32,
     stages: u32,
-    iterations: u64,
-    /// Blocks of an iteration, as the last whole one had them.
-    usual_blocks: usize,
+    /// What it works on, or the iteration behind its last one until it begins another.
     current: RankIteration,
     /// The block it works on, and since when.
     open: Option<(BlockPlace, u64)>,
@@ -90,6 +90,7 @@ impl Watch {
         Self {
             ranks: BTreeMap::new(),
             judge: Judge::new(settings, Measure::Span),
+            begun: VecDeque::new(),
             next: 0,
             behind: 0,
             work: OwnWork::default(),
@@ -101,21 +102,29 @@ impl Watch {
     ///
     /// # Units
     /// `at_ns` is the rank's own clock.
-    pub fn begin(&mut self, rank: u32, at_ns: u64, place: BlockPlace) -> Option<HeldUp> {
-        let behind = &mut self.behind;
-        let seen = self.ranks.entry(rank).or_insert_with(|| {
-            // It has yet to finish the iteration that is looked at next.
-            *behind += 1;
-            RankBlocks::default()
-        });
+    pub fn begin(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Vec<HeldUp> {
+        let before = self.ranks.get(&rank).map(|seen| seen.current.number);
+        let seen = self.ranks.entry(rank).or_default();
         (seen.first_rank, seen.stages) = (place.first_rank, place.stages);
-        let done = seen.current.has(&place).then(|| seen.turn());
+        seen.resume(step, &place);
+        let is_begun = !seen.current.blocks.is_empty();
+        if is_begun && (seen.current.has(&place) || seen.current.step != step) {
+            seen.turn();
+        }
         if seen.current.blocks.is_empty() {
+            let number = seen
+                .number_in(step)
+                .unwrap_or_else(|| first_in(&self.begun, step));
+            (seen.current.number, seen.current.step) = (number, step);
             seen.current.began_ns = at_ns;
+            if self.begun.back().is_none_or(|(last, _)| *last < number) {
+                self.begun.push_back((number, step));
+                self.begun.drain(..self.begun.len().saturating_sub(WAITING));
+            }
         }
         seen.open = Some((place, at_ns));
         seen.receives = false;
-        self.look(done?)
+        self.look(rank, before)
     }
 
     /// Whether ranks did not wait for their input in most iterations, as hosts do that only launch
@@ -170,13 +179,16 @@ impl Watch {
     }
 
     /// It ends the block.
-    pub fn end(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Option<HeldUp> {
-        let seen = self.ranks.get_mut(&rank)?;
-        let (begun, began_ns) = seen.open.take()?;
-        // Marks in between were lost: this would be the time of several blocks.
-        if begun != place || seen.current.blocks.len() >= MAX_BLOCKS {
-            return None;
-        }
+    pub fn end(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Vec<HeldUp> {
+        let Some(seen) = self.ranks.get_mut(&rank) else {
+            return Vec::new();
+        };
+        // Else marks in between were lost: this would be the time of several blocks.
+        let open = seen.open.take().filter(|(begun, _)| *begun == place);
+        let Some((_, began_ns)) = open.filter(|_| seen.current.blocks.len() < MAX_BLOCKS) else {
+            return Vec::new();
+        };
+        let before = seen.current.number;
         let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
         self.work.add(rank, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
@@ -187,12 +199,17 @@ impl Watch {
             began_ns,
             ended_ns: at_ns,
         });
-        // As many as the last iteration had: it is over, though the next one has not begun.
-        if seen.current.blocks.len() != seen.usual_blocks {
-            return None;
+        // As the last iteration ended: it is over, though the next one has not begun.
+        let blocks = &seen.current.blocks;
+        let is_last = |last: &RankIteration| {
+            last.blocks.len() == blocks.len()
+                && last.blocks.last().map(|it| it.place) == Some(place)
+        };
+        if !seen.done.back().is_some_and(is_last) {
+            return Vec::new();
         }
-        let done = seen.turn();
-        self.look(done)
+        seen.turn();
+        self.look(rank, Some(before))
     }
 
     /// Where each rank stands that is not done with the iteration under way. Empty unless the
@@ -209,11 +226,8 @@ impl Watch {
         }
         for PipelineRanks { ranks, stages } in self.pipelines() {
             // The least advanced rank's: the others wait for it there.
-            let Some(number) = ranks
-                .iter()
-                .filter_map(|rank| Some(self.ranks.get(rank)?.iterations))
-                .min()
-            else {
+            let its = ranks.iter().filter_map(|rank| self.ranks.get(rank));
+            let Some(number) = its.map(|seen| self.at_work_on(seen)).min() else {
                 continue;
             };
             let Some(graph) = self.judge.graphs().find(|graph| {
@@ -228,7 +242,7 @@ impl Watch {
                     continue;
                 };
                 // A rank that is on with the next iteration is done with all of this one.
-                let done = if seen.iterations > number {
+                let done = if seen.current.number > number {
                     usize::MAX
                 } else {
                     seen.current.blocks.len()
@@ -317,27 +331,51 @@ impl Watch {
             .collect()
     }
 
-    /// Looks at the next iteration if all ranks have finished it, now that one has finished those
-    /// in `done`.
+    /// The iteration that a rank works on, or is to work on next: one that another has begun.
+    fn at_work_on(&self, seen: &RankBlocks) -> u64 {
+        let RankBlocks { current, open, .. } = seen;
+        if open.is_some() || !current.blocks.is_empty() {
+            return current.number;
+        }
+        let mut numbers = self.begun.iter().map(|(number, _)| *number);
+        numbers
+            .find(|number| *number >= current.number)
+            .unwrap_or(current.number)
+    }
+
+    /// Looks at the next iterations as far as all ranks are done with them, now that one is on with
+    /// another than it was `before`.
     ///
     /// # Complexity
     /// Constant, and linear in the ranks once in an iteration.
-    fn look(&mut self, done: RangeInclusive<u64>) -> Option<HeldUp> {
-        let number = self.next;
-        if *done.start() > number {
+    fn look(&mut self, rank: u32, before: Option<u64>) -> Vec<HeldUp> {
+        let Some(seen) = self.ranks.get(&rank) else {
+            return Vec::new();
+        };
+        let is_behind = |number: u64| usize::from(number <= self.next);
+        self.behind += is_behind(seen.current.number);
+        self.behind -= before.map_or(0, is_behind);
+        let oldest = seen.done.front().map_or(0, |done| done.number);
+        if seen.done.len() == WAITING && oldest > self.next {
             // What some rank has forgotten is passed over.
-            self.pass(*done.start());
-            return None;
+            self.pass(oldest);
         }
-        // A rank that is further on was counted when it finished this one.
-        self.behind -= usize::from(*done.end() == number);
-        if self.behind > 0 {
-            return None;
+        let mut found = Vec::new();
+        while self.behind == 0 {
+            // Of an iteration whose marks a rank lost it has none.
+            let firsts = self.ranks.values().map(|seen| seen.first_from(self.next));
+            let Some(number) = firsts.min() else {
+                break;
+            };
+            if number > self.next {
+                self.pass(number);
+                continue;
+            }
+            let pipelines = self.pipelines();
+            found.extend(self.judge(number, &pipelines));
+            self.pass(number + 1);
         }
-        let pipelines = self.pipelines();
-        let held = self.judge(number, &pipelines);
-        self.pass(number + 1);
-        held
+        found
     }
 
     /// Goes on to another iteration and forgets those before.
@@ -353,7 +391,7 @@ impl Watch {
         self.behind = self
             .ranks
             .values()
-            .filter(|seen| seen.iterations <= next)
+            .filter(|seen| seen.current.number <= next)
             .count();
     }
 
@@ -409,13 +447,10 @@ impl RankBlocks {
         Some((node, state))
     }
 
-    /// The iteration is over; the numbers of those that are kept.
-    fn turn(&mut self) -> RangeInclusive<u64> {
-        self.usual_blocks = self.current.blocks.len();
-        let number = self.current.number;
-        self.iterations += 1;
+    /// The iteration is over.
+    fn turn(&mut self) {
         let next = RankIteration {
-            number: self.iterations,
+            number: self.current.number + 1,
             ..RankIteration::default()
         };
         self.done
@@ -423,7 +458,44 @@ impl RankBlocks {
         if self.done.len() > WAITING {
             self.done.pop_front();
         }
-        self.done.front().map_or(number, |done| done.number)..=number
+    }
+
+    /// Goes on with an iteration that only seemed to be over, if the next block is one of it: the one
+    /// before had fewer, as evaluation has, or some of its marks were lost.
+    fn resume(&mut self, step: u32, place: &BlockPlace) {
+        if !self.current.blocks.is_empty() {
+            return;
+        }
+        let goes_on = |last: &mut RankIteration| last.step == step && !last.has(place);
+        if let Some(last) = self.done.pop_back_if(goes_on) {
+            self.current = last;
+        }
+    }
+
+    /// The number of an iteration that it begins in a step: of those that it passed over, all marks
+    /// were lost. Counted from its last one, as steps need not be counted alike on all stages.
+    fn number_in(&self, step: u32) -> Option<u64> {
+        let last = self.done.back()?;
+        Some(last.number + u64::from(step.saturating_sub(last.step).max(1)))
+    }
+
+    /// The first of its iterations from a number on, begun or not.
+    fn first_from(&self, number: u64) -> u64 {
+        let mut numbers = self.done.iter().map(|done| done.number);
+        numbers
+            .find(|done| *done >= number)
+            .unwrap_or(self.current.number)
+    }
+}
+
+/// The number of the first iteration of a rank that joins in a step in which others may have begun
+/// theirs.
+fn first_in(begun: &VecDeque<(u64, u32)>, step: u32) -> u64 {
+    let known = begun.iter().find(|(_, known)| *known >= step);
+    match (known, begun.back()) {
+        (Some((number, _)), _) => *number,
+        (None, Some((number, last))) => number + u64::from(step - last),
+        (None, None) => 0,
     }
 }
 

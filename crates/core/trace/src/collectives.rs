@@ -126,7 +126,6 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
     let mut keys: BTreeMap<CollectiveKey, CollectiveSeries<'_>> = BTreeMap::new();
     let mut recorded = 0;
     for (rank, trace) in traces {
-        let span = trace.span_ns();
         for slice in &trace.slices {
             let transfer = trace.transfers.get(slice.detail as usize);
             let Some(transfer) = transfer.filter(|transfer| {
@@ -134,7 +133,7 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
             }) else {
                 continue;
             };
-            recorded += u64::from(span.is_some());
+            recorded += 1;
             let key = CollectiveKey {
                 group: transfer.group.clone(),
                 members: transfer.members.clone(),
@@ -326,6 +325,13 @@ mod tests {
             .iter()
             .filter_map(|c| c.last(&matches.clocks));
         last.map(|last| last.rank).collect()
+    }
+
+    #[test]
+    fn collectives_that_took_no_time_are_counted_as_others_are() {
+        let traces = [trace("a", 0, &[(5, 5)]), trace("a", 0, &[(5, 5)])];
+        let matches = matched(&traces);
+        assert_eq!((matches.collectives.len(), matches.unmatched), (1, 0));
     }
 
     const EARLY: [(i64, i64); 4] = [(0, 50), (100, 150), (200, 250), (300, 350)];

@@ -302,8 +302,10 @@ fn is_compute(name: &str) -> bool {
         "c10d::",
         "record_param_comms",
     ];
-    // Nodes of autograd only call the operators that compute.
-    !drives.iter().any(|prefix| name.starts_with(prefix)) && !name.ends_with("Backward0")
+    // Nodes of autograd only call the operators that compute. PyTorch numbers those of an operator's
+    // variants (`SumBackward1`); a function of the job has no number (`ScaleBackward`).
+    let variant = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    !drives.iter().any(|prefix| name.starts_with(prefix)) && !variant.ends_with("Backward")
 }
 
 /// A name without the number that stands apart at its end.
@@ -496,6 +498,16 @@ mod tests {
                 row("gloo:all_reduce", "collective", 0.25),
             ]
         );
+    }
+
+    #[test]
+    fn nodes_of_autograd_do_not_compute() {
+        for node in ["AddmmBackward0", "SumBackward1", "ScaleBackward"] {
+            assert!(!is_compute(node), "{node}");
+        }
+        for operator in ["aten::mm", "aten::_softmax_backward_data"] {
+            assert!(is_compute(operator), "{operator}");
+        }
     }
 
     /// pytorch#174555: 120 of 35,760 slices overlap their neighbour.

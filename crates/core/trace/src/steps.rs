@@ -40,7 +40,7 @@ pub fn rank_steps(
                 && !is_communication(trace.name(slice))
         })
         .collect();
-    let regular = regular_names(trace, &ranges, steps.len());
+    let regular = regular_names(trace, &ranges, &steps);
     let backward = backward_ops(trace);
     let issues = issues(trace);
     let mut made = Vec::with_capacity(steps.len());
@@ -103,19 +103,24 @@ fn within<'s, 'a>(ranges: &'s [&'a Slice], from: i64, to: i64) -> &'s [&'a Slice
     &ranges[first..end.max(first)]
 }
 
-/// Names that ranges have in at least half of the steps: others are numbered, or rare.
-fn regular_names(trace: &Trace, ranges: &[&Slice], steps: usize) -> Vec<bool> {
+/// Names that ranges have in most of the steps: others are numbered, or rare.
+fn regular_names(trace: &Trace, ranges: &[&Slice], steps: &[(u32, &Slice)]) -> Vec<bool> {
     let largest = ranges.iter().map(|range| range.name.0 as usize + 1).max();
-    let mut counts = vec![0usize; largest.unwrap_or(0)];
+    // Of each name the steps that have it, and the last of them.
+    let mut found = vec![(0usize, None); largest.unwrap_or(0)];
     for range in ranges {
-        counts[range.name.0 as usize] += 1;
+        let step = steps.partition_point(|(_, step)| step.start_ns <= range.start_ns);
+        let (count, last) = &mut found[range.name.0 as usize];
+        // One that comes often in a step is in one step all the same.
+        *count += usize::from(*last != Some(step));
+        *last = Some(step);
     }
-    counts
+    found
         .into_iter()
         .enumerate()
-        .map(|(name, count)| {
+        .map(|(name, (count, _))| {
             let name = trace.names.text(NameId(name as u32));
-            count * 2 > steps || (count > 0 && is_built_in(&stage_name(name)))
+            count * 2 > steps.len() || (count > 0 && is_built_in(&stage_name(name)))
         })
         .collect()
 }
@@ -356,4 +361,45 @@ fn marks_of(stage: StageId) -> [MarkKind; 2] {
     stage
         .hook_marks()
         .unwrap_or([MarkKind::StageBegin, MarkKind::StageEnd])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Track;
+
+    #[test]
+    fn a_name_that_comes_often_in_one_step_is_not_in_most_of_them() {
+        let mut trace = Trace {
+            tracks: vec![Track::default()],
+            ..Trace::default()
+        };
+        let mut add = |kind, name: &str, start_ns| {
+            let name = trace.names.intern(name);
+            trace.slices.push(Slice {
+                start_ns,
+                end_ns: start_ns + if kind == SliceKind::Step { 100 } else { 5 },
+                name,
+                detail: 0,
+                track: 0,
+                kind,
+            });
+        };
+        for step in 0..4 {
+            add(SliceKind::Step, &format!("ProfilerStep#{step}"), step * 100);
+            add(SliceKind::Annotation, "mine", step * 100 + 10);
+        }
+        for at in 0..6 {
+            add(SliceKind::Annotation, "save", 250 + at * 6);
+        }
+        trace.settle(0);
+        let mut stages = Vec::new();
+        let steps = rank_steps(&trace, 0, |name| {
+            stages.push(name.to_owned());
+            StageId::OTHER
+        });
+        assert_eq!(steps.len(), 4);
+        stages.dedup();
+        assert_eq!(stages, ["mine"]);
+    }
 }

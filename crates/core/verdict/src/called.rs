@@ -27,6 +27,10 @@ pub(crate) struct Called {
     looked: usize,
     next_look: usize,
     found: Option<Diagnosis>,
+    /// Of what was found, in its order: by cost it is another at each look.
+    numbers: Vec<u64>,
+    /// How many were given, in all starts of the job.
+    numbered: u64,
     is_needed: bool,
 }
 
@@ -49,8 +53,18 @@ impl Called {
             looked: 0,
             next_look: FIRST_LOOK,
             found: None,
+            numbers: Vec::new(),
+            numbered: 0,
             is_needed: true,
         }
+    }
+
+    /// The job is started over: of its ranks nothing is known. No number is given twice.
+    pub(crate) fn restart(&mut self) {
+        *self = Self {
+            numbered: self.numbered,
+            ..Self::new(self.settings.clone())
+        };
     }
 
     /// Takes a mark; whether it is time to look. Before anybody sends or receives there is no
@@ -141,6 +155,7 @@ impl Called {
             .filter(|one| !before.iter().any(|other| goes_on(other, one)))
             .cloned()
             .collect();
+        self.numbers = numbers(before, &self.numbers, &found.findings, &mut self.numbered);
         self.found = Some(found);
         new
     }
@@ -152,15 +167,18 @@ impl Called {
 
     /// Blocks are marked: nothing that was called is needed any more.
     fn stop(&mut self) {
-        *self = Self {
-            is_needed: false,
-            ..Self::new(self.settings.clone())
-        };
+        self.restart();
+        self.is_needed = false;
     }
 
     /// What the last look showed.
     pub(crate) fn found(&self) -> Option<&Diagnosis> {
         self.found.as_ref()
+    }
+
+    /// The numbers of what it showed, in its order.
+    pub(crate) fn numbers(&self) -> &[u64] {
+        &self.numbers
     }
 
     fn make_room(&mut self) {
@@ -223,7 +241,81 @@ impl Caller {
         })
     }
 }
+
+/// The numbers of what a look found: those that the look before gave, or new ones.
+fn numbers(
+    before: &[SlowIterations],
+    known: &[u64],
+    found: &[SlowIterations],
+    numbered: &mut u64,
+) -> Vec<u64> {
+    let mut known: Vec<(&SlowIterations, u64)> = before.iter().zip(known.iter().copied()).collect();
+    let number = |one: &SlowIterations| {
+        // Of two that were one only the first is it.
+        if let Some(at) = known.iter().position(|(other, _)| is_same(other, one)) {
+            return known.swap_remove(at).1;
+        }
+        *numbered += 1;
+        *numbered
+    };
+    found.iter().map(number).collect()
+}
+
+/// Whether a finding of a later look is one of an earlier look, which may have gone on since.
+fn is_same(before: &SlowIterations, now: &SlowIterations) -> bool {
+    goes_on(before, now) && before.first <= now.last + 1
+}
+
 /// Whether a later finding is the same one, still going on.
 fn goes_on(before: &SlowIterations, now: &SlowIterations) -> bool {
     (&now.ranks, now.stage) == (&before.ranks, before.stage) && now.first <= before.last + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slow(rank: u32, first: u64, last: u64) -> SlowIterations {
+        SlowIterations {
+            ranks: vec![rank],
+            unseen: Vec::new(),
+            stage: Some(rank),
+            passes: Vec::new(),
+            cause: BlockCause::Compute,
+            first,
+            last,
+            open: false,
+            took_s: 2.0,
+            usual_s: 1.0,
+            lost_s: 1.0,
+            span_ns: None,
+            victims: Vec::new(),
+            outside_s: None,
+            wide_share: None,
+            copies_share: None,
+            last_share: None,
+            block: None,
+        }
+    }
+
+    #[test]
+    fn what_is_found_again_keeps_its_number_whatever_its_place() {
+        let mut numbered = 0;
+        let first = [slow(1, 10, 20), slow(2, 15, 30)];
+        let given = numbers(&[], &[], &first, &mut numbered);
+        assert_eq!(given, [1, 2]);
+        // Rank 2 costs more by now, and rank 1 was slow once more, long after.
+        let then = [slow(2, 15, 60), slow(1, 50, 60), slow(1, 10, 20)];
+        let given = numbers(&first, &given, &then, &mut numbered);
+        assert_eq!(given, [2, 3, 1]);
+    }
+
+    #[test]
+    fn no_number_is_given_again_after_a_restart() {
+        let mut called = Called::new(ScheduleSettings::default());
+        called.numbered = 2;
+        called.stop();
+        called.restart();
+        assert_eq!((called.numbered, called.is_needed), (2, true));
+    }
 }

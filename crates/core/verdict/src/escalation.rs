@@ -200,6 +200,16 @@ impl Escalation {
         }
     }
 
+    /// The job is started over, perhaps without the rank whose iterations were timed, and with steps
+    /// of another length. When the last window was ordered stays.
+    pub(crate) fn restart(&mut self) {
+        self.timed = None;
+        self.timer = IterationTimer::default();
+        self.trigger.relearn();
+        self.slower = false;
+        self.usual_s.clear();
+    }
+
     /// What a step usually takes.
     pub(crate) fn usual_step_s(&self) -> Option<f64> {
         median(&mut self.usual_s.clone())
@@ -437,6 +447,24 @@ mod tests {
         };
         assert_eq!(slower(0), (true, false), "it is told once");
         assert_eq!(slower(60), (false, false));
+    }
+
+    #[test]
+    fn a_start_without_the_rank_that_was_timed_is_timed_by_another() {
+        let mut escalation = escalation(ProfileSettings::default());
+        for (start_s, lasts_s, numbers) in [(0.0, 0.1, 0..100), (10.0, 0.2, 100..130)] {
+            for step in steps(start_s, lasts_s, numbers) {
+                escalation.step(7, &step);
+            }
+        }
+        assert!(escalation.is_slow());
+        escalation.restart();
+        assert!(!escalation.is_slow());
+        for step in steps(20.0, 0.4, 0..30) {
+            escalation.step(0, &step);
+        }
+        assert!((escalation.usual_step_s().unwrap() - 0.4).abs() < 1e-6);
+        assert!(!escalation.is_slow());
     }
 
     #[test]

@@ -344,6 +344,9 @@ impl HostMerger {
             self.job.take(Input::Restart {
                 attempt: start.attempt,
             });
+            // Steps are counted anew: what was wanted of the last start would be asked for until this one
+            // comes as far.
+            (self.profile, self.device_steps) = (None, None);
         }
     }
 

@@ -211,6 +211,8 @@ impl Job {
         self.earlier.add(found, self.aligner.steps());
         self.aligner = Aligner::new(self.settings.window.clone());
         self.detectors.restart();
+        self.escalation.restart();
+        self.accounting.restart();
         // Other steps have the same numbers from now on.
         self.usages = Usages::default();
         self.notes.restart();
@@ -236,7 +238,7 @@ impl Job {
 
     pub(crate) fn context(&self) -> JobContext<'_> {
         JobContext {
-            exposed_s: self.accounting.exposed_s(),
+            exposed_s: self.accounting.exposed_in_start_s(),
             has_stages: self.accounting.steps() > 0.0,
             left_out: self.aligner.left_out(),
             ..self.placement.context(&self.names)

@@ -110,7 +110,7 @@ impl Pipelines {
         // Also where devices report times: hangs, and which rank waits for which, go by the host's
         // marks.
         let held = if begins {
-            self.watch.begin(rank, mark.at.0, place)
+            self.watch.begin(rank, mark.step, mark.at.0, place)
         } else {
             self.watch.end(rank, mark.step, mark.at.0, place)
         };
@@ -119,7 +119,8 @@ impl Pipelines {
             return Vec::new();
         }
         self.looked.until(mark.step);
-        held.map_or_else(Vec::new, |held| self.take(&held, left_out))
+        let new = held.iter().flat_map(|held| self.take(held, &left_out));
+        new.collect()
     }
 
     fn issue(&mut self, rank: u32, at: RankNs, issue: &CollectiveIssue) {
@@ -239,7 +240,7 @@ impl Pipelines {
             // Divided by how much longer each was, so that together they cost what was lost.
             let lost_s = held.lost_s * excess_s / all_s;
             if let Some(slow) = self.slow.get_mut(at) {
-                slow.blocks.strike(held, lost_s, &blocks);
+                slow.blocks.strike(held, lost_s, &blocks, &self.looked);
                 if !slow.notable && slow.blocks.is_notable(&self.looked, &self.settings) {
                     slow.notable = true;
                     new.push(slow.number);

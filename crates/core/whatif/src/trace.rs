@@ -449,7 +449,8 @@ fn operations(
         let size = &mut sizes[op.stage as usize * kinds + op.kind as usize];
         if op.number != *size {
             let place = format!("step {step}, dp rank 0");
-            let reason = if op.number + 1 == *size {
+            // They stand in order: a lower one is that of the operation before.
+            let reason = if op.number < *size {
                 format!("{op} stands there twice")
             } else {
                 format!("after {size} of them stands {op}: seq_id must count from 0")

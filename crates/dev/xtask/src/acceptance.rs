@@ -94,22 +94,26 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
     {
         print(row(id));
     }
-    let outcome = real_rows(args, root, &ids, &mut print);
-    // What was measured before something failed is not lost.
+    let mut running = None;
+    let outcome = real_rows(args, root, &ids, &mut running, &mut print);
+    // What was measured before something failed is not lost, nor what was measured before that.
     let path = root.join("docs/acceptance.md");
     let before = fs::read_to_string(&path).unwrap_or_default();
-    fs::write(&path, table::page(&before, &measured, &ids)).context("failed to write the page")?;
+    fs::write(&path, table::page(&before, &measured, &ids, running))
+        .context("failed to write the page")?;
     outcome?;
     let missed = measured.iter().filter(|row| !row.holds).count();
     println!("{missed} rows do not hold.");
     Ok(ExitCode::from(u8::from(missed > 0)))
 }
 
-/// Rows of real jobs, which need the virtual environment.
+/// Rows of real jobs, which need the virtual environment. While those of an id are measured it is
+/// `running`.
 fn real_rows(
     args: &AcceptanceArgs,
     root: &Path,
     ids: &[&str],
+    running: &mut Option<&str>,
     print: &mut impl FnMut(AcceptanceRow),
 ) -> Result<()> {
     let mut rows = real::ROWS
@@ -122,7 +126,9 @@ fn real_rows(
     }
     let lab = real::Lab::new(root, &args.venv)?;
     for (id, rows) in rows {
+        *running = Some(id);
         rows(&lab, id, print)?;
+        *running = None;
     }
     Ok(())
 }

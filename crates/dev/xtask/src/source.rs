@@ -22,14 +22,26 @@ impl SourceFile {
             || self.name.ends_with("/tests.rs")
     }
 
-    /// Its text without the module of tests at its end.
+    /// Its text without modules of tests at its end.
     pub(crate) fn product(&self) -> &str {
-        self.text
-            // An indented attribute belongs to an item inside a module and cuts nothing off.
-            .split("\n#[cfg(test)]\n")
-            .next()
-            .unwrap_or_default()
+        let mut product = self.text.as_str();
+        while let Some(before) = before_tests(product) {
+            product = before;
+        }
+        product
     }
+}
+
+/// What stands before the module of tests at the end of a text, if there is one. A function or a
+/// file that is for tests only cuts nothing off where code of the product follows.
+fn before_tests(text: &str) -> Option<&str> {
+    // An indented attribute belongs to an item inside a module.
+    let (before, tests) = text.rsplit_once("\n#[cfg(test)]\n")?;
+    let (head, rest) = tests.split_once('\n').unwrap_or((tests, ""));
+    let is_module = head.split(' ').any(|word| word == "mod");
+    // Behind a module with a body nothing stands: clippy refuses items after tests.
+    let is_last = head.ends_with('{') || rest.trim().is_empty();
+    (is_module && is_last).then_some(before)
 }
 
 /// The files that match patterns of `git ls-files`.
@@ -73,4 +85,30 @@ pub(crate) fn output(root: &Path, program: &str, arguments: &[&str]) -> Result<S
         arguments.join(" ")
     );
     Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tests_at_the_end_of_a_file_are_not_of_the_product() {
+        let product = |text: &str| {
+            let file = SourceFile {
+                name: "crates/core/x/src/x.rs".to_owned(),
+                text: text.to_owned(),
+            };
+            file.product().to_owned()
+        };
+        let code = "struct First;\n#[cfg(test)]\nfn helper() {\n}\n#[cfg(test)]\nmod testkit;\n\n\
+                    struct Last;\n";
+        assert_eq!(product(code), code);
+        for tests in [
+            "mod tests;\n",
+            "pub(super) mod tests {\n    struct Third;\n}\n",
+            "mod campaign;\n\n#[cfg(test)]\nmod tests {\n}\n",
+        ] {
+            assert_eq!(product(&format!("{code}\n#[cfg(test)]\n{tests}")), code);
+        }
+    }
 }

@@ -14,6 +14,9 @@ use ring::{QueuePair, RequestReader, RingDirectory, process_started};
 const READ_EVERY: Duration = Duration::from_millis(100);
 /// Queue pairs of one rank that are reported at once.
 const MAX_REPORTED: usize = 4;
+/// How long after it was reported a queue pair may be reported again, once it has been as fast as
+/// usual in between. Ours: what swings from one reading to the next is one thing to report.
+const AGAIN_AFTER_S: f64 = 60.0;
 
 /// The tables of work requests of one job on this host.
 #[derive(Debug, Default)]
@@ -28,7 +31,6 @@ pub(crate) struct RdmaFeed {
 struct RdmaTable {
     reader: RequestReader,
     pairs: Vec<WatchedPair>,
-    slower_reported: usize,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +40,8 @@ struct WatchedPair {
     /// The reading before the last.
     before: Counted,
     last: Counted,
-    slower: bool,
+    /// When it was reported as slower than usual, as long as that counts.
+    slower: Option<RankNs>,
 }
 
 impl RdmaFeed {
@@ -60,7 +63,6 @@ impl RdmaFeed {
                     let table = RdmaTable {
                         reader,
                         pairs: Vec::new(),
-                        slower_reported: 0,
                     };
                     self.tables.insert(path, table);
                 }
@@ -135,6 +137,7 @@ impl RdmaTable {
         let read = self.reader.read(at);
         self.pairs
             .resize_with(read.len().max(self.pairs.len()), WatchedPair::default);
+        let mut reported = self.pairs.iter().filter(|it| it.slower.is_some()).count();
         // By place: a table keeps its pairs in the order they were made, closed ones included.
         for (watched, pair) in self.pairs.iter_mut().zip(read) {
             let counted = Counted {
@@ -147,23 +150,28 @@ impl RdmaTable {
             watched.before = std::mem::replace(&mut watched.last, counted);
             watched.connection.read(counted);
             watched.pair = pair;
-            let lost = watched.connection.lost();
+            let lost = watched.connection.lost().filter(|_| watched.pair.open);
             if let Some(Lost {
                 bytes_per_s,
                 usual_bytes_per_s,
             }) = lost
-                && !watched.slower
+                && watched.slower.is_none()
                 // A network that fails slows all pairs, and a few say so.
-                && self.slower_reported < MAX_REPORTED
+                && reported < MAX_REPORTED
             {
-                watched.slower = true;
-                self.slower_reported += 1;
+                watched.slower = Some(at);
+                reported += 1;
                 let fault = NetworkFault::Slower {
                     pair: named(&watched.pair),
                     bytes_per_s: bytes_per_s as u64,
                     usual_bytes_per_s: usual_bytes_per_s as u64,
                 };
                 take(Input::Network { rank, fault });
+            }
+            // What is over makes room for what is slow later in the run.
+            let reported_at = watched.slower.filter(|_| lost.is_none());
+            if reported_at.is_some_and(|since| at.seconds_since(since) >= AGAIN_AFTER_S) {
+                watched.slower = None;
             }
         }
     }
@@ -286,5 +294,46 @@ mod tests {
         assert_eq!((of, *in_flight), (&pair, 5));
         assert!((900 * MS..=1000 * MS).contains(still_ns), "{still_ns}");
         assert!(feed.stalled(0).is_empty());
+    }
+
+    #[test]
+    fn what_was_slow_and_is_over_leaves_room_for_what_is_slow_later() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let pid = std::process::id();
+        let identity = Identity {
+            rank: 3,
+            pid,
+            started: process_started(pid).unwrap(),
+            ..Identity::default()
+        };
+        let writer = RequestWriter::create(&directory, &identity).unwrap();
+        let pairs: Vec<_> = (0..5)
+            .map(|number| writer.open(b"mlx5_0", number).unwrap())
+            .collect();
+        let mut feed = RdmaFeed::default();
+        feed.look(&directory, &mut |_| unreachable!("it can be read"));
+        let (began, mut at_ms) = (Instant::now(), 0);
+        // All pairs carry as much in a round of so many milliseconds; how many are reported.
+        let mut rounds = |count: usize, ms: u64| {
+            let mut reported = 0;
+            for _ in 0..count {
+                let begun = at_ms;
+                at_ms += ms;
+                for pair in &pairs {
+                    let posted = writer.posted(*pair, 100, 100 << 20, || RankNs(begun * MS));
+                    writer.completed(*pair, posted.0, posted.1, || RankNs(at_ms * MS));
+                }
+                let asked = began + Duration::from_millis(at_ms);
+                feed.poll(asked, RankNs(at_ms * MS), &mut |_| reported += 1);
+            }
+            reported
+        };
+        assert_eq!(rounds(20, 100), 0);
+        assert_eq!(rounds(20, 200), MAX_REPORTED);
+        // It swings: that is no news.
+        assert_eq!(rounds(20, 100) + rounds(20, 200), 0);
+        assert_eq!(rounds(700, 100), 0);
+        assert_eq!(rounds(20, 200), MAX_REPORTED);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,31 @@ pub(crate) struct LinkFeed {
     looked: Option<Instant>,
     next: Option<Instant>,
     links: BTreeMap<IpAddr, WatchedLink>,
+    /// What was read last: of each connection, and in total for each host.
+    connections: BTreeMap<Cookie, SocketCounts>,
+    sent: BTreeMap<IpAddr, SentToHost>,
+}
+
+/// By which the kernel knows a socket for as long as it runs; inodes are used again.
+type Cookie = [u8; 8];
+
+/// A connection of a rank to another host.
+#[derive(Clone, Copy, Debug)]
+struct RankConnection {
+    cookie: Cookie,
+    rank: u32,
+    peer: IpAddr,
+    counts: SocketCounts,
+}
+
+/// What the kernel has counted of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct SocketCounts {
+    /// Segments; this one goes round.
+    delivered: u32,
+    unacknowledged: u32,
+    bytes: u64,
+    busy_ns: u64,
 }
 
 /// What was sent to one host by now.
@@ -73,36 +99,85 @@ impl LinkFeed {
                 .collect();
         }
         let began = Instant::now();
-        let sent = self.read(now).unwrap_or_default();
+        let found = self.read();
         let pause = READ_EVERY.max(began.elapsed().saturating_mul(READ_SHARE));
         self.next = Some(asked + pause);
-        // Connections that are made again count from zero: what was usual before is forgotten.
-        self.links.retain(|peer, _| sent.contains_key(peer));
-        for (peer, SentToHost { rank, counted }) in sent {
-            if self.links.len() >= MAX_LINKS && !self.links.contains_key(&peer) {
+        // A reading that failed says nothing of the links, and what is usual for them stays.
+        if let Ok(found) = found {
+            self.compare(asked, now, &found, take);
+        }
+    }
+
+    /// Tells of links that carry much less than they used to.
+    fn compare(
+        &mut self,
+        asked: Instant,
+        now: RankNs,
+        found: &[RankConnection],
+        take: &mut dyn FnMut(Input),
+    ) {
+        self.count(now, found);
+        // A host without a connection is forgotten, and with it what was usual.
+        self.links.retain(|peer, _| self.sent.contains_key(peer));
+        for (peer, SentToHost { rank, counted }) in &self.sent {
+            if self.links.len() >= MAX_LINKS && !self.links.contains_key(peer) {
                 continue;
             }
-            let link = self.links.entry(peer).or_default();
+            let link = self.links.entry(*peer).or_default();
             if let Some(Lost {
                 bytes_per_s,
                 usual_bytes_per_s,
-            }) = link.read(asked, counted, SLOW_RATIO)
+            }) = link.read(asked, *counted, SLOW_RATIO)
             {
                 let fault = NetworkFault::SlowerLink {
                     peer: peer.to_string(),
                     bytes_per_s: bytes_per_s as u64,
                     usual_bytes_per_s: usual_bytes_per_s as u64,
                 };
-                take(Input::Network { rank, fault });
+                take(Input::Network { rank: *rank, fault });
             }
         }
     }
 
-    /// What was sent to each other host.
-    fn read(&mut self, at: RankNs) -> io::Result<BTreeMap<IpAddr, SentToHost>> {
-        let mut sent: BTreeMap<IpAddr, SentToHost> = BTreeMap::new();
+    /// Adds what connections have carried since they were read last to what was sent to each host.
+    /// In this way nothing shrinks where one of several connections ends, or a count goes round.
+    fn count(&mut self, at: RankNs, found: &[RankConnection]) {
+        let before = mem::take(&mut self.connections);
+        let sent_before = mem::take(&mut self.sent);
+        for connection in found {
+            let RankConnection {
+                cookie,
+                rank,
+                peer,
+                counts,
+            } = *connection;
+            // NCCL and gloo open several connections to a peer: together they are the link.
+            let link = self.sent.entry(peer).or_insert_with(|| {
+                let before = sent_before.get(&peer).copied().unwrap_or_default().counted;
+                let posted = before.completed;
+                let counted = Counted {
+                    at,
+                    posted,
+                    ..before
+                };
+                SentToHost { rank, counted }
+            });
+            let before = before.get(&cookie).copied().unwrap_or_default();
+            let delivered = u64::from(counts.delivered.wrapping_sub(before.delivered));
+            let counted = &mut link.counted;
+            counted.completed += delivered;
+            counted.posted += delivered + u64::from(counts.unacknowledged);
+            counted.bytes += counts.bytes.saturating_sub(before.bytes);
+            counted.busy_ns += counts.busy_ns.saturating_sub(before.busy_ns);
+            self.connections.insert(cookie, counts);
+        }
+    }
+
+    /// The connections of ranks to other hosts.
+    fn read(&mut self) -> io::Result<Vec<RankConnection>> {
+        let mut connections = Vec::new();
         if self.sockets.is_empty() {
-            return Ok(sent);
+            return Ok(connections);
         }
         let kernel = match self.kernel.take() {
             Some(kernel) => kernel,
@@ -120,19 +195,19 @@ impl LinkFeed {
                 if peer == id.source_address.to_canonical() || peer.is_loopback() {
                     return;
                 }
-                if let (Some(rank), Some(counted)) = (rank, counted(found)) {
-                    let link = sent.entry(peer).or_insert(SentToHost {
+                if let (Some(rank), Some(counts)) = (rank, counts(found)) {
+                    connections.push(RankConnection {
+                        cookie: id.cookie,
                         rank: *rank,
-                        ..SentToHost::default()
+                        peer,
+                        counts,
                     });
-                    // NCCL and gloo open several connections to a peer: together they are the link.
-                    link.counted = and(link.counted, Counted { at, ..counted });
                 }
             })?;
         }
         // One that failed may have answers left in it, and is opened anew.
         self.kernel = Some(kernel);
-        Ok(sent)
+        Ok(connections)
     }
 }
 
@@ -194,39 +269,23 @@ fn dump(
 ///
 /// Places are those of `struct tcp_info` in `linux/tcp.h`, which only grows at its end. While its
 /// peer takes no more, a connection does not count as busy: that is nothing of the network.
-fn counted(found: &InetResponse) -> Option<Counted> {
+fn counts(found: &InetResponse) -> Option<SocketCounts> {
     let info = found.nlas.iter().find_map(|nla| match nla {
         Nla::TcpInfo(info) => Some(info),
         _ => None,
     })?;
-    let unacked = u32::from_ne_bytes(field(info, 24)?);
-    let bytes = u64::from_ne_bytes(field(info, 120)?);
     let us_busy = u64::from_ne_bytes(field(info, 168)?);
     let us_refused = u64::from_ne_bytes(field(info, 176)?);
-    let completed = u64::from(u32::from_ne_bytes(field(info, 192)?));
-    let posted = completed + u64::from(unacked);
-    let busy_ns = us_busy.saturating_sub(us_refused).saturating_mul(1000);
-    Some(Counted {
-        posted,
-        completed,
-        bytes,
-        busy_ns,
-        ..Counted::default()
+    Some(SocketCounts {
+        delivered: u32::from_ne_bytes(field(info, 192)?),
+        unacknowledged: u32::from_ne_bytes(field(info, 24)?),
+        bytes: u64::from_ne_bytes(field(info, 120)?),
+        busy_ns: us_busy.saturating_sub(us_refused).saturating_mul(1000),
     })
 }
 
 fn field<const BYTES: usize>(info: &[u8], at: usize) -> Option<[u8; BYTES]> {
     info.get(at..)?.first_chunk().copied()
-}
-
-fn and(a: Counted, b: Counted) -> Counted {
-    Counted {
-        at: b.at,
-        posted: a.posted + b.posted,
-        completed: a.completed + b.completed,
-        bytes: a.bytes + b.bytes,
-        busy_ns: a.busy_ns + b.busy_ns,
-    }
 }
 
 #[cfg(test)]
@@ -254,20 +313,57 @@ mod tests {
         dump(&open().unwrap(), AF_INET, SocketId::new_v4(), |response| {
             let is_own = own.contains(&u64::from(response.header.inode));
             if is_own && response.header.socket_id.source_port == port {
-                found.push(counted(response).unwrap());
+                found.push(counts(response).unwrap());
             }
         })
         .unwrap();
-        let [counted] = &found[..] else {
+        let [counts] = &found[..] else {
             panic!("{found:?}")
         };
         assert!(
-            (BYTES as u64..=BYTES as u64 + 1).contains(&counted.bytes),
-            "{counted:?}"
+            (BYTES as u64..=BYTES as u64 + 1).contains(&counts.bytes),
+            "{counts:?}"
         );
         assert!(
-            counted.completed > 0 && counted.in_flight() == 0,
-            "{counted:?}"
+            counts.delivered > 0 && counts.unacknowledged == 0,
+            "{counts:?}"
         );
+    }
+
+    #[test]
+    fn what_was_usual_outlives_a_connection_and_a_count_that_goes_round() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let (peer, began) = (IpAddr::from([10, 0, 0, 2]), Instant::now());
+        let (mut feed, mut at_s, mut bytes) = (LinkFeed::default(), 0, 0);
+        // All connections carry as much; how often it is told that the link is slow.
+        let mut carry = |connections: &[u8], seconds: u64, bytes_per_s: u64| {
+            let mut told = 0;
+            for _ in 0..seconds {
+                at_s += 1;
+                bytes += bytes_per_s;
+                let counts = SocketCounts {
+                    delivered: (u32::MAX - 500).wrapping_add(100 * at_s as u32),
+                    unacknowledged: 2,
+                    bytes,
+                    busy_ns: at_s * SECOND_NS,
+                };
+                let of = |cookie: &u8| RankConnection {
+                    cookie: [*cookie; 8],
+                    rank: 3,
+                    peer,
+                    counts,
+                };
+                let found: Vec<RankConnection> = connections.iter().map(of).collect();
+                let asked = began + Duration::from_secs(at_s);
+                feed.compare(asked, RankNs(at_s * SECOND_NS), &found, &mut |_| told += 1);
+                let in_flight = feed.sent[&peer].counted.in_flight();
+                assert_eq!(in_flight, 2 * connections.len() as u64);
+            }
+            told
+        };
+        assert_eq!(carry(&[1, 2, 3], 10, 1000), 0);
+        // One ends, and the link goes on as it was.
+        assert_eq!(carry(&[1, 2], 2, 1000), 0);
+        assert_eq!(carry(&[1, 2], 5, 10), 1);
     }
 }

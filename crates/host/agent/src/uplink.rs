@@ -59,6 +59,8 @@ pub enum Farewell {
 #[derive(Debug, Default)]
 struct Exchange {
     unsent: SpooledLines,
+    /// Records of ranks that found no room among them.
+    lost: BTreeMap<u32, u64>,
     /// How it ends, once all is sent, and until when the rest may be sent.
     end: Option<(Farewell, Instant)>,
     /// Whether something was not taken when it was sent.
@@ -73,6 +75,34 @@ struct Exchange {
     lines: Vec<String>,
     /// Whether the last batch was taken.
     delivered: bool,
+}
+
+impl Exchange {
+    /// Adds an input.
+    fn add(&mut self, input: &Input) {
+        let unsent = &mut self.unsent.lines;
+        let before = unsent.len();
+        drop(input_line(input, unsent));
+        // The thread that sends waits for an answer. Who tells must not wait for it: marks are
+        // dropped and counted.
+        if unsent.len() > OPEN_BYTES {
+            let line = unsent.split_off(before);
+            thin(&line, unsent, &mut self.lost);
+        }
+    }
+
+    /// What is to be sent. What was lost is told behind it, once for each rank: a line for each
+    /// mark would be as long as the marks.
+    fn take_unsent(&mut self) -> SpooledLines {
+        let mut lines = mem::take(&mut self.unsent.lines);
+        for (rank, records) in mem::take(&mut self.lost) {
+            lines.extend(lost_line(rank, records).into_bytes());
+        }
+        SpooledLines {
+            watermark: self.unsent.watermark,
+            lines,
+        }
+    }
 }
 
 impl UplinkShared {
@@ -98,19 +128,7 @@ impl Uplink {
 
     /// Adds an input.
     pub fn tell(&self, input: &Input) {
-        let unsent = &mut self.shared.open().unsent;
-        let before = unsent.lines.len();
-        drop(input_line(input, &mut unsent.lines));
-        // The thread that sends waits for an answer. Who tells must not wait for it: marks are
-        // dropped and counted.
-        if unsent.lines.len() > OPEN_BYTES {
-            let line = unsent.lines.split_off(before);
-            let mut lost = BTreeMap::new();
-            thin(&line, &mut unsent.lines, &mut lost);
-            for (rank, records) in lost {
-                unsent.lines.extend(lost_line(rank, records).into_bytes());
-            }
-        }
+        self.shared.open().add(input);
     }
 
     /// Says that all there is to tell of the time up to `now` was given to [`Self::tell`].
@@ -208,10 +226,9 @@ impl Sender {
                 .wake
                 .wait_timeout_while(open, SEND_EVERY, |open| open.end.is_none())
                 .unwrap_or_else(PoisonError::into_inner);
-            let lines = mem::take(&mut open.unsent.lines);
-            let (watermark, end) = (open.unsent.watermark, open.end);
+            let (unsent, end) = (open.take_unsent(), open.end);
             drop(open);
-            self.outbox.push(&SpooledLines { watermark, lines });
+            self.outbox.push(&unsent);
             let leaves = matches!(end, Some((Farewell::Leave, _)));
             // At the end there is no time to be patient: no wait between tries is kept.
             while end.is_some() || self.outbox.may_try(Instant::now()) {
@@ -287,7 +304,29 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
+    use model::{Event, Mark};
+
     use super::*;
+
+    #[test]
+    fn marks_that_find_no_room_take_none_and_are_counted() {
+        let mut open = Exchange::default();
+        open.unsent.lines = vec![b'\n'; OPEN_BYTES];
+        for rank in [3, 3, 5, 3] {
+            let mark = Mark {
+                at: RankNs(7),
+                step: 1,
+                on_loop_thread: true,
+                event: Event::DataBegin,
+            };
+            open.add(&Input::Mark { rank, mark });
+        }
+        assert_eq!(open.unsent.lines.len(), OPEN_BYTES);
+        let lines = open.take_unsent().lines;
+        let lost = lost_line(3, 3) + &lost_line(5, 1);
+        assert_eq!(&lines[OPEN_BYTES..], lost.as_bytes());
+        assert!(open.take_unsent().lines.is_empty());
+    }
 
     #[test]
     fn the_thread_of_an_uplink_that_is_dropped_ends() {

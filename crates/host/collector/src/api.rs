@@ -326,6 +326,21 @@ fn no_job() -> Response {
     refuse(StatusCode::NOT_FOUND, "there is no such job")
 }
 
+/// What is kept of a job is damaged.
+fn unreadable() -> Response {
+    let reason = "what is kept of the job cannot be read";
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, reason)
+}
+
+/// There is no answer about a job, now or for good.
+fn unanswered(held: &JobHandle) -> Response {
+    if held.is_damaged() {
+        unreadable()
+    } else {
+        being_read()
+    }
+}
+
 /// The collector was started anew, and has not come to the end of what it kept.
 fn being_read() -> Response {
     later(StatusCode::SERVICE_UNAVAILABLE, "the job is being read")
@@ -379,14 +394,15 @@ async fn verdict(State(shared): App, Path(job): Path<String>) -> Response {
         return typed("application/json", known.to_string());
     }
     // Of a job that runs again it is about an earlier end.
+    let asked = Arc::clone(&held);
     let written = spawn_blocking(move || {
-        (!held.runs())
-            .then(|| shared.inner.written(&held.id, VERDICT))
+        (!asked.runs())
+            .then(|| shared.inner.written(&asked.id, VERDICT))
             .flatten()
     });
     match written.await {
         Ok(Some(verdict)) => typed("application/json", verdict),
-        _ => being_read(),
+        _ => unanswered(&held),
     }
 }
 
@@ -433,8 +449,7 @@ async fn trace(state: App, Path((job, id)): Path<(String, String)>) -> Response 
             }
             Err(error) => {
                 inner.say(&verdict.job.id, &error);
-                let reason = "what is kept of the job cannot be read";
-                refuse(StatusCode::INTERNAL_SERVER_ERROR, reason)
+                unreadable()
             }
         })
     })
@@ -451,10 +466,11 @@ async fn of_incident(
     let Some(held) = shared.inner.held(job) else {
         return no_job();
     };
+    let asked = Arc::clone(&held);
     let answered = spawn_blocking(move || {
-        let known = held.verdict();
+        let known = asked.verdict();
         let verdict: Verdict = if known.is_empty() {
-            serde_json::from_str(&shared.inner.written(&held.id, VERDICT)?).ok()?
+            serde_json::from_str(&shared.inner.written(&asked.id, VERDICT)?).ok()?
         } else {
             serde_json::from_str(&known).ok()?
         };
@@ -463,7 +479,7 @@ async fn of_incident(
     match answered.await {
         Ok(Some(Some(answer))) => answer,
         Ok(Some(None)) => refuse(StatusCode::NOT_FOUND, "the job has no such incident"),
-        _ => being_read(),
+        _ => unanswered(&held),
     }
 }
 
@@ -492,7 +508,7 @@ async fn show(
     }
     match spawn_blocking(move || shared.inner.written(&job, written)).await {
         Ok(Some(page)) => html(page),
-        _ => being_read(),
+        _ => unanswered(&held),
     }
 }
 

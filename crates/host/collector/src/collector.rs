@@ -334,7 +334,7 @@ impl Inner {
             .into_iter()
             .map(|held| Stock {
                 id: held.id.clone(),
-                last_seen_s: held.summary().last_seen_s,
+                last_seen_s: self.last_seen_s(&held),
                 bytes: folder_bytes(&self.options.data.join(store::file_name(&held.id))),
                 runs: held.runs(),
             })
@@ -347,6 +347,15 @@ impl Inner {
             if let Some(Err(error)) = self.delete(&id) {
                 self.say(&id, &format_args!("it cannot be deleted: {error}"));
             }
+        }
+    }
+
+    /// When the newest batch of a job came, in seconds since 1970. Of a damaged one only its file
+    /// may say so: as 0 it would count as the oldest of all.
+    fn last_seen_s(&self, held: &JobHandle) -> u64 {
+        match held.summary().last_seen_s {
+            0 => store::written_s(&self.options.data, &held.id).unwrap_or(0),
+            known_s => known_s,
         }
     }
 

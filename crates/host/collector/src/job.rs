@@ -37,6 +37,8 @@ pub(crate) struct JobHandle {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Whether what comes is of the past, and more of it is there.
     is_behind: AtomicBool,
+    /// Whether what is kept of it is damaged.
+    is_damaged: AtomicBool,
     /// Its pages while it runs.
     pub(crate) report: Rendered,
     pub(crate) live: Rendered,
@@ -91,6 +93,7 @@ impl JobHandle {
             inbox: Mutex::new(None),
             thread: Mutex::new(None),
             is_behind: AtomicBool::new(false),
+            is_damaged: AtomicBool::new(false),
             report: Rendered::default(),
             live: Rendered::default(),
             exits: AtomicU64::new(0),
@@ -206,8 +209,9 @@ impl JobHandle {
 
     /// Takes up a job that has not ended.
     pub(crate) fn take_up(self: &Arc<Self>, inner: &Arc<Inner>) -> Result<(), NotTaken> {
-        let sender = self.start(inner)?;
-        *locked(&self.inbox) = Some(sender);
+        // Locked before there is a thread, which takes its inbox away if the file is damaged.
+        let mut inbox = locked(&self.inbox);
+        *inbox = Some(self.start(inner)?);
         Ok(())
     }
 
@@ -226,6 +230,11 @@ impl JobHandle {
     /// Whether what comes is of the past, and more of it is there.
     pub(crate) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// Whether what is kept of it cannot be read, however often that is tried.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_behind(&self, is_behind: bool) {
@@ -282,6 +291,7 @@ impl JobHandle {
         loop {
             let error = match JobThread::open(Arc::clone(inner), Arc::clone(self)) {
                 Ok(mut thread) => {
+                    self.is_damaged.store(false, Ordering::Relaxed);
                     thread.take(waiting);
                     return Some(thread);
                 }
@@ -292,6 +302,10 @@ impl JobHandle {
             }
             // A disk may take up its work again; a damaged file stays damaged.
             if !matches!(error, StoredError::Io(_)) {
+                self.is_damaged.store(true, Ordering::Relaxed);
+                *self.merger() = None;
+                // A job that counted as running could never be deleted.
+                *locked(&self.inbox) = None;
                 return None;
             }
             // Who sent what could not be kept is answered so, and sends it again.

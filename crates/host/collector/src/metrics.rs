@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -43,6 +44,9 @@ type Gauges = Family<OfJob, Gauge>;
 /// Counters of the collector, and how its jobs are.
 pub(crate) struct Metrics {
     registry: Registry,
+    /// Held while the gauges of jobs are filled and written: of two that read at once one would
+    /// find those that the other has just cleared.
+    filling: Mutex<()>,
     batches: Counter,
     duplicates: Counter,
     refused: Family<Reason, Counter>,
@@ -81,6 +85,7 @@ impl Metrics {
     pub(crate) fn new() -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("laggard"),
+            filling: Mutex::new(()),
             batches: Counter::default(),
             duplicates: Counter::default(),
             refused: Family::default(),
@@ -224,6 +229,7 @@ impl Metrics {
     /// The text Prometheus reads, with jobs as they are now. Jobs that have ended are counted
     /// only.
     pub(crate) fn text(&self, jobs: &[ListedJob]) -> Result<String, fmt::Error> {
+        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         // Jobs that are gone must not be exported any more.
         for gauges in [
             &self.ranks,
@@ -299,6 +305,25 @@ pub(crate) fn classic(openmetrics: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::JobHandle;
+
+    #[test]
+    fn who_reads_while_another_does_gets_all_jobs() {
+        let metrics = Metrics::new();
+        let jobs: Vec<ListedJob> = (0..50)
+            .map(|at| JobHandle::new(&format!("job-{at}")).summary())
+            .collect();
+        let read = || {
+            for _ in 0..50 {
+                let text = metrics.text(&jobs).unwrap();
+                assert_eq!(text.matches("\nlaggard_job_ranks{").count(), jobs.len());
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(read);
+            scope.spawn(read);
+        });
+    }
 
     #[test]
     fn who_does_not_ask_for_openmetrics_gets_the_older_text() {

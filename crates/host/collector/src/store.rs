@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use formats::{StoredEntry, StoredError, StoredJob};
 use model::Batch;
@@ -141,6 +142,12 @@ pub(crate) fn batches_bytes(data: &Path, job: &str) -> Option<u64> {
     fs::metadata(batches(data, job))
         .ok()
         .map(|metadata| metadata.len())
+}
+
+/// When a job's batches were written to last, in seconds since 1970.
+pub(crate) fn written_s(data: &Path, job: &str) -> Option<u64> {
+    let modified = fs::metadata(batches(data, job)).ok()?.modified().ok()?;
+    Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
 /// Writes a file of a job: whole, or not at all.

@@ -581,13 +581,13 @@ impl JobWorker {
         let origin = self.ledger.origin?;
         let mut recorded = Vec::with_capacity(windows.len());
         for window in windows {
+            let window = dated(window, origin);
             // Before its windows are noted: from then on the same step numbers mean other moments.
-            if self.timeline.starts_over(window.first_step) {
+            let steps = window.what.first_step..window.what.first_step + window.what.steps;
+            if self.timeline.starts_over(steps.start, window.begun_s) {
                 let incidents = merger.job().verdict().incidents;
                 self.timeline.date(&incidents, origin.begun_s as f64);
             }
-            let steps = window.first_step..window.first_step + window.steps;
-            let window = dated(window, origin);
             let ended_s = window.ended_s.unwrap_or(window.begun_s);
             self.timeline.note(steps, window.begun_s..ended_s);
             recorded.push(window);

@@ -2,12 +2,14 @@
 
 mod write;
 
+use std::collections::HashMap;
 use std::io::BufRead;
 use std::path::Path;
 
 use model::CollectiveOp;
 use schedule::{Call, Lane, RankCalls};
 
+use crate::file_name::worded_rank;
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
 
@@ -20,8 +22,12 @@ pub(crate) const BEGINNINGS: [&str; 4] = ["] Fun ", "[Func nccl", ",NCCL_API,", 
 /// entries now and then.
 const MAX_DAMAGED_SHARE: f64 = 0.01;
 
-/// Ranks of a job; more are a line that is damaged.
-const MAX_RANKS: u32 = 1 << 20;
+/// Ranks of a job; more are a line that is damaged, or no rank.
+pub(crate) const MAX_RANKS: u32 = 1 << 20;
+
+/// Lanes of one pointer among which that of a line is looked for, the latest. Ours: an address is
+/// used again when its communicator is no more, a few times in a job.
+const MAX_OF_POINTER: usize = 256;
 
 /// Nanoseconds from here on have no room in a signed number; a time after it is a damaged line.
 const YEAR_2262_NS: u64 = 1 << 63;
@@ -145,7 +151,7 @@ impl CallLog {
             return Err(FormatError::content(path, format!("line {first}"), reason));
         }
         // The generation with commas does not say the rank in its lines.
-        log.calls.rank = rank.or_else(|| rank_of(path)).ok_or_else(|| {
+        log.calls.rank = rank.or_else(|| worded_rank(path)).ok_or_else(|| {
             FormatError::content(
                 path,
                 "its name",
@@ -184,6 +190,8 @@ impl CallLog {
 #[derive(Default)]
 struct Lanes {
     last: usize,
+    /// The places of all lanes by their pointers: a log may have tens of thousands.
+    places: HashMap<String, Vec<usize>>,
 }
 
 impl Lanes {
@@ -193,12 +201,20 @@ impl Lanes {
         let hash = decimal(hash);
         let is_its = |lane: &Lane| lane.pointer == pointer && is_same(&lane.hash, &hash);
         if !lanes.get(self.last).is_some_and(is_its) {
-            self.last = lanes.iter().position(is_its).unwrap_or_else(|| {
+            let known = self.places.get(pointer).map_or(&[][..], Vec::as_slice);
+            let recent = &known[known.len().saturating_sub(MAX_OF_POINTER)..];
+            let place = recent.iter().copied().find(|at| is_its(&lanes[*at]));
+            self.last = place.unwrap_or_else(|| {
                 lanes.push(Lane {
                     pointer: pointer.to_owned(),
                     hash: String::new(),
                 });
-                lanes.len() - 1
+                let place = lanes.len() - 1;
+                self.places
+                    .entry(pointer.to_owned())
+                    .or_default()
+                    .push(place);
+                place
             });
         }
         // A longer one was cut off less: the lane keeps the most that is known of its hash.
@@ -360,20 +376,6 @@ fn time_ns(text: &str) -> Option<u64> {
         .filter(|ns| *ns < YEAR_2262_NS)
 }
 
-/// The rank a file's name tells: the number after its last `rank`.
-fn rank_of(path: &Path) -> Option<u32> {
-    let name = path.file_name()?.to_str()?;
-    let (_, after) = name.rsplit_once("rank")?;
-    let after = after.trim_start_matches(['_', '-', '.']);
-    let digits = after
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(after.len());
-    after[..digits]
-        .parse()
-        .ok()
-        .filter(|rank| *rank < MAX_RANKS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -459,6 +461,16 @@ mod tests {
         assert_eq!(lanes, [0, 0, 0, 1, 2, 3]);
         let hashes: Vec<&str> = log.lanes.iter().map(|lane| lane.hash.as_str()).collect();
         assert_eq!(hashes, [whole, "-5956285979099", "", cut]);
+    }
+
+    /// One after the other they would be compared a billion times.
+    #[test]
+    fn a_log_of_many_streams_is_read_in_time_and_each_is_a_lane() {
+        let line = |stream: u32| format!("[1.5] [Rank 2] Fun Send Data 8 stream {stream:#x}\n");
+        let text: String = (0..2).flat_map(|_| (0..50_000).map(line)).collect();
+        let log = read(&text).unwrap().calls;
+        assert_eq!(log.lanes.len(), 50_000);
+        assert_eq!(log.calls[50_007].lane, 7);
     }
 
     #[test]

@@ -205,17 +205,7 @@ pub(crate) fn tell<'a>(
         });
     }
     let mut dumped = by_rank(&dumps);
-    // An old dump lacks collectives that its rank has entered since: it would be named for them.
-    for (rank, group, number, of) in earlier(&dumped) {
-        let collective = format!("{} #{number}", dumped[&of][&(group, number)].op.name());
-        let text = format!(
-            "the dump of rank {rank} is left out: it is older than the others; {collective} of \
-             group {} has ended on rank {of} and is not in it",
-            name_of(group, &names)
-        );
-        take(Input::Note { text });
-        dumped.remove(&rank);
-    }
+    leave_out(&mut dumped, &names, take);
     // The default group has all ranks of the job, so it says who is missing.
     let lost: Vec<u32> = names
         .iter()
@@ -266,6 +256,42 @@ pub(crate) fn tell<'a>(
         }
     }
     numbers.len() as u32
+}
+
+/// Leaves out dumps that cannot be of the same moment as the others, each with a note.
+fn leave_out(
+    dumped: &mut BTreeMap<u32, OfRank<'_>>,
+    names: &BTreeMap<&str, &str>,
+    take: &mut dyn FnMut(Input),
+) {
+    // First: beside the dump of a longer run that has ended, those of this run would all look old.
+    for (rank, group, number) in further(dumped) {
+        if let Some(further) = dumped.remove(&rank) {
+            let text = format!(
+                "the dump of rank {rank} is left out: it is of another moment than most; {} \
+                 #{number} of group {} has ended on it and is not in most others",
+                further[&(group, number)].op.name(),
+                name_of(group, names)
+            );
+            take(Input::Note { text });
+        }
+    }
+    // An old dump lacks collectives that its rank has entered since: it would be named for them.
+    let earlier = earlier(dumped);
+    for (rank, group, number, of) in &earlier {
+        let text = format!(
+            "the dump of rank {rank} is left out: it is older than the others; {} #{number} of \
+             group {} has ended on rank {of} and is not in it",
+            dumped[of][&(*group, *number)].op.name(),
+            name_of(group, names)
+        );
+        take(Input::Note { text });
+    }
+    // After all notes: each of two dumps may lack what has ended in the other, if they are of two
+    // runs.
+    for (rank, ..) in earlier {
+        dumped.remove(&rank);
+    }
 }
 
 /// Members and descriptions of groups, by their names.
@@ -357,14 +383,21 @@ fn copied<'a>(dumps: impl Iterator<Item = (u32, &'a Dump)>) -> BTreeSet<u32> {
         .collect()
 }
 
+impl DumpedCollective {
+    /// Whether it has ended and does so on no rank before all have entered it: a broadcast ends on
+    /// its root before others have, and so proves nothing.
+    fn joined_all(&self) -> bool {
+        self.completed && self.op.joins_all()
+    }
+}
+
 /// The last collective of each group that has ended on some rank and does so on none before all
 /// have entered it, with that rank.
 fn ended<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32)> {
     let mut ended: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
     for (rank, collectives) in by_rank {
         for ((group, number), collective) in collectives {
-            // A broadcast ends on its root before others have entered it, and so proves nothing.
-            if !collective.completed || !collective.op.joins_all() {
+            if !collective.joined_all() {
                 continue;
             }
             let known = ended.entry(group).or_default();
@@ -376,10 +409,8 @@ fn ended<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32
     ended
 }
 
-/// Ranks whose dump is from before a moment at which they entered a collective: it has ended on
-/// another rank, which it does not before all are in it. With the collective and that rank.
-fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u32)> {
-    let ended = ended(by_rank);
+/// The last collective that each rank has entered in each group.
+fn last<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<(&'a str, u32), u64> {
     let mut last: BTreeMap<(&str, u32), u64> = BTreeMap::new();
     for (rank, collectives) in by_rank {
         last.extend(
@@ -388,12 +419,116 @@ fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u
                 .map(|(group, number)| ((*group, *rank), *number)),
         );
     }
+    last
+}
+
+/// Ranks on which a collective has ended that more than half of its group have not entered by their
+/// dumps, with the collective. Half and half, those that came further are the later ones.
+fn further<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64)> {
+    let mut of_groups: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for ((group, _), last) in last(by_rank) {
+        of_groups.entry(group).or_default().push(last);
+    }
+    for last in of_groups.values_mut() {
+        last.sort_unstable();
+    }
+    let most = |group: &str| of_groups.get(group).map_or(0, |last| last[last.len() / 2]);
+    by_rank
+        .iter()
+        .filter_map(|(rank, collectives)| {
+            let ((group, number), _) =
+                collectives.iter().find(|((group, number), collective)| {
+                    collective.joined_all() && *number > most(group)
+                })?;
+            Some((*rank, *group, *number))
+        })
+        .collect()
+}
+
+/// Ranks whose dump is from before a moment at which they entered a collective: it has ended on
+/// another rank, which it does not before all are in it. With the collective and that rank.
+fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u32)> {
+    let ended = ended(by_rank);
     let mut found: Vec<(u32, &str, u64, u32)> = Vec::new();
-    for ((group, rank), last) in last {
+    for ((group, rank), last) in last(by_rank) {
         let (number, of) = ended.get(group).copied().unwrap_or_default();
         if last < number && found.iter().all(|(known, ..)| *known != rank) {
             found.push((rank, group, number, of));
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The dump of a rank that has entered so many all-reduces of each group, all of which have
+    /// ended or all but the last.
+    fn dump(groups: &[(&str, u64, bool)]) -> Dump {
+        let entries: Vec<Value> = groups
+            .iter()
+            .flat_map(|&(group, last, has_ended)| {
+                (1..=last).map(move |number| {
+                    let completed = number < last || has_ended;
+                    let state = if completed { "completed" } else { "scheduled" };
+                    json!({"process_group": [group, group], "collective_seq_id": number,
+                           "profiling_name": "nccl:all_reduce", "state": state})
+                })
+            })
+            .collect();
+        serde_json::from_value(json!({"version": "2.5", "entries": entries})).unwrap()
+    }
+
+    /// The ranks whose dumps are left out, and those whose collectives are told.
+    fn told(dumps: &[Dump]) -> (Vec<String>, BTreeSet<u32>) {
+        let (mut notes, mut ranks) = (Vec::new(), BTreeSet::new());
+        tell((0..).zip(dumps), [].into_iter(), &mut |input| match input {
+            Input::Note { text } => notes.push(text),
+            Input::Entered { rank, .. } => _ = ranks.insert(rank),
+            _ => {}
+        });
+        (notes, ranks)
+    }
+
+    #[test]
+    fn of_two_runs_of_which_each_lacks_what_ended_in_the_other_nothing_is_told() {
+        let dumps = [
+            dump(&[("a", 4, true), ("b", 5, true)]),
+            dump(&[("a", 5, true), ("b", 4, true)]),
+        ];
+        let (notes, ranks) = told(&dumps);
+        assert_eq!((notes.len(), ranks), (2, BTreeSet::new()), "{notes:?}");
+    }
+
+    #[test]
+    fn a_dump_of_a_longer_run_leaves_those_of_this_one_in() {
+        let mut dumps = vec![dump(&[("a", 5, false), ("b", 3, true)]); 3];
+        dumps.push(dump(&[("a", 90, true), ("b", 2, true)]));
+        let (notes, ranks) = told(&dumps);
+        assert_eq!(ranks, [0, 1, 2].into(), "{notes:?}");
+        assert_eq!(
+            notes,
+            [
+                "the dump of rank 3 is left out: it is of another moment than most; ALLREDUCE #6 of \
+                 group a has ended on it and is not in most others"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_dump_that_is_older_than_the_others_is_left_out() {
+        let mut dumps = vec![dump(&[("a", 5, true)]); 2];
+        dumps.push(dump(&[("a", 4, true)]));
+        let (notes, ranks) = told(&dumps);
+        assert_eq!(ranks, [0, 1].into());
+        assert!(
+            notes[0].contains("it is older than the others"),
+            "{notes:?}"
+        );
+        // Of two it is the one that came less far.
+        assert_eq!(told(&dumps[1..]).1, [0].into());
+    }
 }

@@ -31,6 +31,7 @@ mod call_log;
 mod dumps;
 mod error;
 mod events;
+mod file_name;
 mod flight_recorder;
 mod inspector;
 mod journal;

@@ -26,6 +26,8 @@ pub(crate) use tables::MAGIC;
 const RANGES: [i64; 2] = [59, 60];
 /// Slices of one report that are kept.
 const MAX_SLICES: usize = 1 << 25;
+/// Samples of one report that are kept, of all its processes.
+const MAX_SAMPLES: usize = 1 << 25;
 /// Tracks of one process that are told apart.
 const MAX_TRACKS: usize = 1 << 15;
 
@@ -426,6 +428,7 @@ impl Report {
         });
         known.retain(|(kind, _), metric| chosen[&(*kind, METRICS[*metric].1)] == *metric);
         let mut samples: BTreeMap<(i64, Resource), Vec<(i64, f32)>> = BTreeMap::new();
+        let mut kept = 0;
         let columns = ["timestamp", "typeId", "metricId", "value"];
         tables.rows("GPU_METRICS", columns, |row| {
             let numbers = [0, 1, 2].map(|at: usize| number(row[at]));
@@ -438,6 +441,11 @@ impl Report {
                 _ => return,
             };
             if let Some(metric) = known.get(&(kind, id)) {
+                if kept >= MAX_SAMPLES {
+                    self.too_many += 1;
+                    return;
+                }
+                kept += 1;
                 // The device is the lowest byte of the type's number, as BSC's nsys2prv reads it.
                 let place = (kind & 0xff, METRICS[*metric].1);
                 samples
@@ -446,6 +454,7 @@ impl Report {
                     .push((at, value.clamp(0.0, 100.0) / 100.0));
             }
         });
+        let mut copied = 0;
         for ((device, resource), mut samples) in samples {
             // Metrics that begin alike are parts of one, such as what a link carries for
             // requests and for responses.
@@ -459,11 +468,18 @@ impl Report {
                 *share = share.min(1.0);
             }
             for process in self.processes.values_mut() {
-                // A device is sampled as a whole: processes that share it get the same series.
-                if process.devices.contains(&device) {
-                    let samples = samples.clone();
-                    process.trace.counters.push(Counter { resource, samples });
+                // A device is sampled as a whole: processes that share it get the same series, as far
+                // as there is room for copies.
+                if !process.devices.contains(&device) {
+                    continue;
                 }
+                if copied + samples.len() > MAX_SAMPLES {
+                    self.too_many += samples.len() as u64;
+                    continue;
+                }
+                copied += samples.len();
+                let samples = samples.clone();
+                process.trace.counters.push(Counter { resource, samples });
             }
         }
     }

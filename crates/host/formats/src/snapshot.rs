@@ -14,6 +14,7 @@ use verdict::{Job, Settings, WorkRequests};
 
 use crate::call_log::CallLog;
 use crate::dumps::{self, Dump};
+use crate::file_name::named_rank;
 use crate::inspector::{self, InspectorLog};
 use crate::ras::{RasJob, RasReply};
 use crate::ras_text;
@@ -168,12 +169,9 @@ pub(crate) fn content<T: for<'de> Deserialize<'de>>(
     })
 }
 
-/// The rank a file is about: the number its name ends with, extensions left out.
+/// The rank a file is about.
 fn rank_of(path: &Path) -> Result<u32, FormatError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let stem = name.split('.').next().unwrap_or_default();
-    let digits = stem.len() - stem.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    stem[stem.len() - digits..].parse().ok().ok_or_else(|| {
+    named_rank(path).ok_or_else(|| {
         FormatError::content(
             path,
             "its name",

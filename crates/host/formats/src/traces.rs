@@ -8,6 +8,7 @@ use pattern::{PatternSettings, Resource, costliest};
 use trace::{Counter, Names, SliceKind, Trace, match_collectives, profile, rank_steps};
 use verdict::{Job, ProfiledRank, Settings};
 
+use crate::file_name::worded_rank;
 use crate::{FormatError, Limits, Recording, load};
 
 /// What a profiler recorded of a rank, whole.
@@ -104,22 +105,9 @@ impl RankTrace {
         costliest(worker, &profile.patterns, &profile.dictionary)
     }
 
-    /// The rank in the file's name: the number after the word `rank` or `worker`.
-    fn rank_in_name(&self) -> Option<u32> {
-        let name = self.path.file_name()?.to_string_lossy().to_lowercase();
-        ["rank", "worker"].into_iter().find_map(|word| {
-            let (_, rest) = name.split_once(word)?;
-            let rest = rest.trim_start_matches(['-', '_', '.', '=']);
-            let end = rest
-                .find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(rest.len());
-            rest[..end].parse().ok()
-        })
-    }
-
     /// The rank that the trace says it is of, or else its name.
     fn said_rank(&self) -> Option<u32> {
-        self.trace.rank.or_else(|| self.rank_in_name())
+        self.trace.rank.or_else(|| worded_rank(&self.path))
     }
 }
 

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead};
+use std::ops::RangeInclusive;
 
 use model::{CollectiveOp, InFlight, Input, fold_ranks};
 
@@ -23,6 +24,8 @@ use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
+/// Control characters that no terminal takes: beside a zero they show that a file is no text.
+const IN_NO_TEXT: RangeInclusive<u8> = 1..=6;
 /// How many of each kind a note lists at most: errors, addresses, timeouts of a rank.
 const MAX_NOTED: usize = 8;
 
@@ -82,15 +85,22 @@ impl WatchdogLog {
         let mut records = Records::default();
         loop {
             let block = reader.fill_buf()?;
-            // Text has none: whatever this is need not be read to its end.
-            if block.is_empty() || memchr::memchr(0, block).is_some() {
+            if block.is_empty() {
                 break;
             }
             // A progress bar prints over itself.
             let end = memchr::memchr2(b'\n', b'\r', block);
             let part = &block[..end.unwrap_or(block.len())];
-            let kept = part.len().min(MAX_LINE_BYTES - line.len());
-            line.extend_from_slice(&part[..kept]);
+            let room = MAX_LINE_BYTES - line.len();
+            if memchr::memchr(0, part).is_none() {
+                line.extend_from_slice(&part[..part.len().min(room)]);
+            } else if part.iter().any(|byte| IN_NO_TEXT.contains(byte)) {
+                // Whatever this is need not be read to its end.
+                break;
+            } else {
+                // A log that was cut while it was written to, or on NFS, has holes of zeros.
+                line.extend(part.iter().filter(|byte| **byte != 0).take(room));
+            }
             let read = part.len() + usize::from(end.is_some());
             reader.consume(read);
             if end.is_some() {

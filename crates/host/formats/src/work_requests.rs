@@ -105,7 +105,11 @@ fn rank((column, value): (&'static str, &str)) -> Result<u32, BadColumn> {
 /// Host, card and port by the file's name, `<host>_<nic>_Port<0|1>_A.log`; its two files are one.
 fn port(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let stem = name.split(".log").next().unwrap_or_default();
+    // As an extension only: a host may be called `node.login1`.
+    let stem = match name.rsplit_once(".log") {
+        Some((stem, rest)) if rest.is_empty() || rest.starts_with('.') => stem,
+        _ => &name,
+    };
     stem.trim_end_matches("_A")
         .trim_end_matches("_B")
         .to_owned()
@@ -142,6 +146,20 @@ mod tests {
         assert_eq!((returned.operation, returned.in_flight), (17, 5));
         assert_eq!(returned.at_ns, 1_755_590_104_254_021_144);
         assert!((returned.bytes_per_s - 25e9).abs() < 1.0, "200 Gbit/s");
+    }
+
+    #[test]
+    fn a_host_may_have_a_dot_in_its_name() {
+        for (name, of) in [
+            ("node.login1_mlx5_0_Port1_A.log", "node.login1_mlx5_0_Port1"),
+            (
+                "node.login1_mlx5_0_Port1_B.log.gz",
+                "node.login1_mlx5_0_Port1",
+            ),
+            ("node.login1_mlx5_0_Port1", "node.login1_mlx5_0_Port1"),
+        ] {
+            assert_eq!(port(Path::new(name)), of);
+        }
     }
 
     #[test]

@@ -57,6 +57,67 @@ fn noise_alone_is_no_fault() {
     );
 }
 
+/// Of steps that are cut before the optimizer, its stage lies in the one before. Where ranks went
+/// through different stages nobody knows, so that two rows may tell of one step.
+#[test]
+fn two_rows_that_tell_of_one_step_strike_it_once() {
+    let segments = [
+        (StageId::OPTIMIZER, MarkKind::OptimizerEnd),
+        (StageId::BACKWARD, MarkKind::BackwardEnd),
+    ];
+    let block = |steps: &[u64], carried| {
+        let late = |step: u64, rank| f64::from(u8::from(rank == 2 && (step == 11 || step == 12)));
+        let row = |step: &u64| {
+            let optimizer_s = [0, 1, 2, 3].map(|rank| 0.01 + late(*step, rank));
+            [optimizer_s, [0.1; 4]].concat()
+        };
+        Block {
+            steps: steps.to_vec(),
+            carried,
+            ..testkit::block(&segments, 4, 0, steps.iter().flat_map(row).collect())
+        }
+    };
+    let alike: Vec<u64> = (0..40).filter(|step| *step != 11).collect();
+    let window = Window {
+        blocks: vec![block(&alike, 1), block(&[11], 0)],
+        ..Window::from(block(&alike, 1))
+    };
+    let faults = faults_of(&window);
+    assert_eq!(faults[0].strikes, [11]);
+    assert!(
+        (faults[0].lateness_s - 2.0).abs() < 1e-9,
+        "{}",
+        faults[0].lateness_s
+    );
+}
+
+/// Some steps go from forward to backward, and in two of them there is another mark between.
+#[test]
+fn a_step_without_a_place_does_not_hide_where_the_others_are_late() {
+    let block = |after, steps: std::ops::Range<u64>| {
+        let boundary = Boundary {
+            stage: StageId::OTHER,
+            after,
+            ending: Ending::Mark(MarkKind::BackwardBegin),
+            sync: Sync::None,
+        };
+        let row = [0.1, 0.2, 0.1, 0.1];
+        Block {
+            boundaries: [boundary].into(),
+            durations_s: row.repeat((steps.end - steps.start) as usize),
+            steps: steps.collect(),
+            ..testkit::block(&[], 4, 0, Vec::new())
+        }
+    };
+    let forward = block(MarkKind::ForwardEnd, 2..40);
+    let window = Window {
+        blocks: vec![block(MarkKind::BackwardEnd, 0..2), forward.clone()],
+        ..forward.into()
+    };
+    let place = StepPlace::BetweenForwardAndBackward;
+    assert_eq!(faults_of(&window)[0].place, Some(place));
+}
+
 /// Two groups of two that meet apart: rank 1 is late, and rank 0 waits for it.
 #[test]
 fn who_never_meets_a_late_rank_is_no_victim() {

@@ -38,10 +38,7 @@ impl Launches {
     fn late(&self, took_s: &BTreeMap<u32, f64>) -> BTreeSet<u32> {
         let beyond_s: Option<Vec<f64>> = took_s
             .iter()
-            .map(|(rank, took_s)| {
-                let level = self.of_ranks.get(rank).filter(|level| level.is_known())?;
-                Some(took_s - level.usual()?)
-            })
+            .map(|(rank, took_s)| Some(took_s - self.of_ranks.get(rank)?.known()?))
             .collect();
         let (Some(beyond_s), Some(scatter_s)) = (beyond_s, self.scatter_s()) else {
             return BTreeSet::new();

@@ -34,6 +34,11 @@ impl Level {
         model::median(&mut self.latest.iter().copied().collect::<Vec<_>>())
     }
 
+    /// The same, `None` before enough are known to say how far they scatter.
+    pub(super) fn known(&self) -> Option<f64> {
+        self.usual().filter(|_| self.is_known())
+    }
+
     /// Whether enough are known to say how far they scatter.
     pub(super) fn is_known(&self) -> bool {
         self.latest.len() >= LEVEL_MIN

@@ -22,6 +22,16 @@ fn watch_waiting(
     later: impl Fn(u32) -> u64,
     extra_ns: impl Fn(u32, u32, PipelineBlock) -> u64,
 ) -> (Watch, Vec<HeldUp>) {
+    watch_losing(iterations, |_, _, _, _| false, later, extra_ns)
+}
+
+/// The same, where marks are lost: of a step, a rank and a block, its begin if `true`.
+fn watch_losing(
+    iterations: u32,
+    is_lost: impl Fn(u32, u32, PipelineBlock, bool) -> bool,
+    later: impl Fn(u32) -> u64,
+    extra_ns: impl Fn(u32, u32, PipelineBlock) -> u64,
+) -> (Watch, Vec<HeldUp>) {
     let mut watch = Watch::new(ScheduleSettings::default());
     let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
     let graph = Graph::new(plan).unwrap();
@@ -40,13 +50,16 @@ fn watch_waiting(
             let begin_ns = (timing.ends_s[node] * 1e9).round() as u64 - took_ns;
             let end_ns = from_ns + begin_ns * later(step) + took_ns;
             let place = place(block, rank as u32, RANKS);
-            events.push((end_ns - took_ns, true, rank as u32, place));
-            events.push((end_ns, false, rank as u32, place));
+            for (at, begins) in [(end_ns - took_ns, true), (end_ns, false)] {
+                if !is_lost(step, rank as u32, block, begins) {
+                    events.push((at, begins, rank as u32, place));
+                }
+            }
         }
         events.sort_by_key(|(at, begins, ..)| (*at, *begins));
         for (at, begins, rank, place) in events {
             found.extend(if begins {
-                watch.begin(rank, at, place)
+                watch.begin(rank, step, at, place)
             } else {
                 watch.end(rank, step, at, place)
             });
@@ -121,7 +134,7 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
                 };
                 let rank = first_rank + place.stage;
                 let late_ns = if first_rank > 0 { extra_ns(node).0 } else { 0 };
-                found.extend(watch.begin(rank, begin_ns, place));
+                found.extend(watch.begin(rank, step, begin_ns, place));
                 let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, place.stage, number);
                 watch.meet(rank, begin_ns + F_NS + late_ns, &issue);
                 found.extend(watch.end(rank, step, end_ns(&node), place));
@@ -213,6 +226,72 @@ fn what_the_bubble_takes_is_reported_with_its_slack_and_costs_nothing() {
     assert!(slow.slack_s > 0.0);
 }
 
+/// What is slow in the step that follows the lost marks by a few.
+fn slow_after(
+    iterations: u32,
+    is_lost: impl Fn(u32, u32, PipelineBlock, bool) -> bool,
+) -> Vec<(u32, u32)> {
+    let slow = iterations - 2;
+    let extra_ns = |step, rank, block| {
+        let is_it = step == slow && rank == 1 && is(block, Pass::Backward, 3);
+        20 * F_NS * u64::from(is_it)
+    };
+    let (_, found) = watch_losing(iterations, is_lost, |_| 1, extra_ns);
+    let causes = found.iter().flat_map(|held| {
+        let causes = held.causes.iter();
+        causes.map(|(rank, _)| (held.step, *rank))
+    });
+    causes.collect()
+}
+
+#[test]
+fn a_lost_mark_costs_the_iterations_beside_it_only() {
+    use Pass::{Backward, Forward};
+    // In the middle, of the first block, of the last: begin or end.
+    for block in [(Forward, 3), (Forward, 0), (Backward, 7)] {
+        for at in 0..RANKS {
+            for begin in [true, false] {
+                let is_lost = |step, rank, it, begins| {
+                    (step, rank, begins) == (6, at, begin) && is(it, block.0, block.1)
+                };
+                assert_eq!(slow_after(14, is_lost), [(12, 1)], "{block:?} of rank {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn iterations_are_found_again_behind_an_evaluation_of_fewer_blocks() {
+    let is_evaluation = |step| (6..10).contains(&step);
+    let found = slow_after(16, |step, _, block, _| {
+        is_evaluation(step) && block.pass == Pass::Backward
+    });
+    assert_eq!(found, [(14, 1)]);
+}
+
+/// One rank has lost all marks of an iteration, one joins late. Then rank 1 stands still in the next
+/// block of the last iteration.
+#[test]
+fn a_rank_that_missed_iterations_holds_nobody_up() {
+    for (missed, by) in [(4..5, 2), (0..6, 3), (4..7, 0)] {
+        let is_lost = |step, rank, block, begins: bool| {
+            let misses = rank == by && missed.contains(&step);
+            // Of the last step rank 0 works one block, and rank 1 begins it.
+            let stands = step == 9
+                && match rank {
+                    0 => !is(block, Pass::Forward, 0),
+                    1 => !is(block, Pass::Forward, 0) || !begins,
+                    _ => true,
+                };
+            misses || stands
+        };
+        let (watch, _) = watch_losing(10, is_lost, |_| 1, |_, _, _| 0);
+        let halts = holding_up(watch.standing());
+        let ranks: Vec<u32> = halts.iter().map(|halt| halt.rank).collect();
+        assert_eq!(ranks, [1], "rank {by} missed {missed:?}: {halts:?}");
+    }
+}
+
 /// As on the first of two hosts that share a pipeline.
 #[test]
 fn half_of_a_pipeline_is_not_judged_as_a_whole_one() {
@@ -224,7 +303,7 @@ fn half_of_a_pipeline_is_not_judged_as_a_whole_one() {
             let place = place(*block, rank, RANKS);
             let extra = if step == 9 && at == 5 { 99 } else { 0 };
             let begin_ns = (u64::from(step) * 1000 + at * 10) * F_NS;
-            found.extend(watch.begin(rank, begin_ns, place));
+            found.extend(watch.begin(rank, step, begin_ns, place));
             let end_ns = begin_ns + (2 + extra) * F_NS;
             found.extend(watch.end(rank, step, end_ns, place));
         }
@@ -258,10 +337,10 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
         first_rank: 0,
     };
     for microbatch in 0..3 {
-        watch.begin(0, 1 << 40, place(0, microbatch));
+        watch.begin(0, 6, 1 << 40, place(0, microbatch));
         watch.end(0, 6, (1 << 40) + F_NS, place(0, microbatch));
     }
-    watch.begin(1, 1 << 40, place(1, 0));
+    watch.begin(1, 6, 1 << 40, place(1, 0));
     // Rank 0 has a fourth to do before it waits, but has not begun it.
     let block = PipelineBlock {
         pass: Pass::Forward,
@@ -283,7 +362,7 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     );
     // Rank 2 asks for what rank 1 has not sent, or what is on its way; rank 0 goes on.
     watch.receive(2);
-    watch.begin(0, 1 << 41, place(0, 3));
+    watch.begin(0, 6, 1 << 41, place(0, 3));
     watch.end(0, 6, (1 << 41) + F_NS, place(0, 3));
     let halts = holding_up(watch.standing());
     assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1]);
@@ -297,7 +376,7 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     for rank in 0..3 {
         watch.send(rank);
     }
-    watch.begin(1, 1 << 42, place(1, 1));
+    watch.begin(1, 6, 1 << 42, place(1, 1));
     watch.end(1, 6, 1 << 43, place(1, 1));
     let block = PipelineBlock {
         microbatch: 1,

@@ -101,7 +101,7 @@ impl Calls {
         let pipeline = self.logs.as_ref();
         let links = self.requests.iter().flat_map(|requests| &requests.slow);
         links.enumerate().map(move |(at, (link, ranks))| {
-            let networked = pipeline.and_then(|said| said.networked.get(at));
+            let networked = pipeline.and_then(|said| said.networked.get(at)?.as_ref());
             let total_s = pipeline.map_or(0.0, |said| said.total_s);
             let id = format!("n{}", at + 1);
             link_slowed(link, *ranks, networked.zip(Some(total_s)), context, id)
@@ -131,14 +131,18 @@ impl Calls {
     fn slow(&self, context: JobContext<'_>) -> impl Iterator<Item = Finding> {
         let slow = self.all().into_iter().flat_map(|pipeline| {
             let least_s = least_lost_s(pipeline, &self.settings);
-            let slow = pipeline
-                .findings
-                .iter()
-                .filter(move |found| found.lost_s >= least_s);
-            slow.map(move |found| (found, pipeline))
+            // Logs are looked at once: there the place is as good as a number.
+            let numbers: Vec<u64> = match self.logs {
+                Some(_) => (1..).take(pipeline.findings.len()).collect(),
+                None => self.called.numbers().to_vec(),
+            };
+            let slow = pipeline.findings.iter().zip(numbers);
+            let slow = slow.filter(move |(found, _)| found.lost_s >= least_s);
+            slow.map(move |(found, number)| (found, number, pipeline))
         });
-        slow.zip(1..).map(move |((found, pipeline), at)| {
-            pipeline_slowed(found, pipeline, context, format!("p{at}"), &self.settings)
+        slow.map(move |(found, number, pipeline)| {
+            let id = format!("p{number}");
+            pipeline_slowed(found, pipeline, context, id, &self.settings)
         })
     }
 }
@@ -173,7 +177,7 @@ impl Detector for Calls {
 
     /// Logs are of one start.
     fn restart(&mut self) {
-        self.called = Called::new(self.schedule.clone());
+        self.called.restart();
     }
 }
 

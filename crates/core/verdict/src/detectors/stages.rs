@@ -261,7 +261,7 @@ impl Detector for Stages {
     }
 
     fn restart(&mut self) {
-        self.across = AcrossRoles::default();
+        self.across.restart();
         self.tracker.restart();
         self.devices.restart();
     }

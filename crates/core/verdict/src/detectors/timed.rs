@@ -2,7 +2,7 @@
 
 use collective::{ArrivalSettings, Arrivals};
 use diagnosis::Detector;
-use incident::{IncidentSettings, late, slowed};
+use incident::{IncidentSettings, id_in_start, late, slowed};
 use model::{Announcement, Finding, Input, JobContext};
 
 /// Timed collectives of a job.
@@ -11,6 +11,8 @@ pub(crate) struct TimedCollectives {
     settings: ArrivalSettings,
     incident: IncidentSettings,
     pub(crate) arrivals: Arrivals,
+    /// Which start of the job it is.
+    start: u32,
 }
 
 impl TimedCollectives {
@@ -20,6 +22,7 @@ impl TimedCollectives {
             settings,
             incident,
             arrivals,
+            start: 0,
         }
     }
 }
@@ -48,17 +51,17 @@ impl Detector for TimedCollectives {
         let ranks = self.arrivals.late().into_iter().map(|found| {
             // No rank is late in two of them.
             let id = format!("a{}", found.ranks.first().copied().unwrap_or_default());
-            late(&found, context, id, &self.incident)
+            late(&found, context, id_in_start(id, self.start), &self.incident)
         });
-        let slow = self
-            .arrivals
-            .slowed()
-            .into_iter()
-            .map(|found| slowed(&found, context, format!("b{}", found.key), &self.incident));
+        let slow = self.arrivals.slowed().into_iter().map(|found| {
+            let id = id_in_start(format!("b{}", found.key), self.start);
+            slowed(&found, context, id, &self.incident)
+        });
         ranks.chain(slow).collect()
     }
 
     fn restart(&mut self) {
         self.arrivals = Arrivals::new(self.settings.clone());
+        self.start = self.start.saturating_add(1);
     }
 }

@@ -298,3 +298,19 @@ fn a_host_that_falls_silent_does_not_keep_a_window_from_its_end() {
     merger.lose("b");
     assert_eq!(compared(&merger).map(|found| found.0), Some(vec![0, 1]));
 }
+
+#[test]
+fn what_was_wanted_of_a_start_is_not_asked_for_in_the_next() {
+    let mut merger = two_hosts();
+    merger.profile = Some(WantedProfile {
+        ranks: vec![0, 1],
+        first_step: 10_012,
+        steps: 10,
+        limit_ms: 1000,
+    });
+    merger.device_steps = Some(10_012..10_020);
+    merger.take(batch("a", 3, vec![Input::Restart { attempt: 1 }]));
+    merger.take(batch("b", 3, vec![Input::Restart { attempt: 1 }]));
+    assert_eq!(merger.wanted_profile(), None);
+    assert_eq!(merger.wanted_device_steps(), None);
+}

@@ -25,6 +25,8 @@ pub(super) struct Accounting {
     /// Seconds that hosts waited for their devices where they meet.
     device_wait_s: f64,
     exposed_s: f64,
+    /// What of it was exposed before the job was last started over.
+    earlier_s: f64,
     /// Steps in it; each role's part of the ranks counts for as much.
     steps: f64,
 }
@@ -49,6 +51,7 @@ impl Accounting {
             cut: None,
             device_wait_s: 0.0,
             exposed_s: 0.0,
+            earlier_s: 0.0,
             steps: 0.0,
         }
     }
@@ -140,6 +143,16 @@ impl Accounting {
     /// What all of it took, in seconds.
     pub(super) fn exposed_s(&self) -> f64 {
         self.exposed_s
+    }
+
+    /// What of it was since the job was last started, in seconds.
+    pub(super) fn exposed_in_start_s(&self) -> f64 {
+        self.exposed_s - self.earlier_s
+    }
+
+    /// The job is started over. What follows adds to what was accounted before.
+    pub(super) fn restart(&mut self) {
+        self.earlier_s = self.exposed_s;
     }
 
     /// Steps that were accounted; each role's part of the ranks counts for as much.

@@ -46,8 +46,11 @@ impl Notes {
 
     /// Counts a window before its ranks are joined, if nobody recorded when they arrive.
     pub(super) fn count_arrivals(&mut self, window: &Window) {
-        let mut boundaries = window.blocks.iter().flat_map(|b| b.boundaries.iter());
-        if window.ranks.len() > 1 && boundaries.all(|it| it.sync == Sync::None) {
+        let boundaries = window.blocks.iter().flat_map(|b| b.boundaries.iter());
+        let mut boundaries = boundaries.peekable();
+        // Of a window in which no step is whole there is nothing to say.
+        let has_any = boundaries.peek().is_some();
+        if has_any && window.ranks.len() > 1 && boundaries.all(|it| it.sync == Sync::None) {
             self.count(Counted::ArrivalsUnknown, 1);
         }
     }
@@ -227,6 +230,25 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_without_a_whole_step_says_nothing_of_arrivals() {
+        let block = model::Block {
+            boundaries: [].into(),
+            groups: None,
+            steps: Vec::new(),
+            durations_s: Vec::new(),
+            ranks: 2,
+            carried: 0,
+        };
+        let window = Window {
+            blocks: Vec::new(),
+            ..block.into()
+        };
+        let mut notes = Notes::default();
+        notes.count_arrivals(&window);
+        assert_eq!(notes.all(1).count(), 0);
+    }
 
     #[test]
     fn of_any_number_of_notes_the_first_are_kept() {

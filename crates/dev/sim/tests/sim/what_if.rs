@@ -260,7 +260,7 @@ fn steps_with_a_hole_are_left_out_and_counted() {
 #[test]
 fn rows_that_make_no_sense_are_refused_with_their_place() {
     type Spoil = fn(&mut Vec<Row>);
-    let cases: [(Spoil, &str); 9] = [
+    let cases: [(Spoil, &str); 10] = [
         (Vec::clear, "rows: there are none"),
         (
             |rows| rows.retain(|row| row.dp_rank < 3),
@@ -273,6 +273,16 @@ fn rows_that_make_no_sense_are_refused_with_their_place() {
         (
             |rows| rows.push(*rows.last().unwrap()),
             "step 43, rank 15: optimizer 0 of stage 3 stands there twice",
+        ),
+        (
+            |rows| {
+                rows.push(Row {
+                    number: u32::MAX,
+                    ..rows[0]
+                });
+            },
+            "step 10, dp rank 0: after 1 of them stands params-all-gather 4294967295 of stage 0: \
+             seq_id must count from 0",
         ),
         (
             |rows| rows[5].rank = 16,

@@ -319,8 +319,10 @@ impl<'nvml> WatchedGpu<'nvml> {
             // Without any it is a GPU that has no NVLink; with some, of which none is up, one that
             // lost them.
             nvlinks: (!states.is_empty()).then_some(up),
-            // The speed is that of one link.
-            nvlink_bytes_per_s: mb_per_s.map(|it| it as f64 * 1e6 * f64::from(up)),
+            // The speed is that of one link, also while none is up: those carry no share of nothing.
+            nvlink_bytes_per_s: mb_per_s
+                .filter(|_| up > 0)
+                .map(|it| it as f64 * 1e6 * f64::from(up)),
         }
     }
 
@@ -518,6 +520,14 @@ pub(super) mod tests {
             (Resource::NvLink, 50_000.0 * MIB / 100e9),
         ];
         assert_eq!(hot.shares, shares);
+    }
+
+    #[test]
+    fn links_that_are_all_down_are_not_used_in_part() {
+        let [_, [_, look]] = looks(&["-DLINKS_DOWN"]);
+        assert!(look.gauges.contains(&(Gauge::Nvlinks, 0.0)), "{look:?}");
+        let is_nvlink = |(resource, _): &(Resource, f64)| *resource == Resource::NvLink;
+        assert!(!look.shares.iter().any(is_nvlink), "{look:?}");
     }
 
     #[test]

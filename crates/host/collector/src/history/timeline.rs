@@ -63,13 +63,21 @@ struct TimedSteps {
     time_s: Range<f64>,
 }
 
+impl TimedSteps {
+    /// Whether it was over by then: steps with the same numbers are of another start of the job, and
+    /// not of another role in it.
+    fn is_before(&self, begun_s: f64) -> bool {
+        self.time_s.start < begun_s && self.time_s.end <= begun_s
+    }
+}
+
 impl Timeline {
     /// Notes when some steps were. Those of another role in the same steps are known already.
     pub(crate) fn note(&mut self, steps: Range<u64>, time_s: Range<f64>) {
         if self
             .spans
             .last()
-            .is_some_and(|last| last.steps.start == steps.start)
+            .is_some_and(|last| last.steps.start == steps.start && !last.is_before(time_s.start))
         {
             return;
         }
@@ -92,10 +100,11 @@ impl Timeline {
 
     /// Whether a step is one that the job has come to before: it was started again, and what is
     /// known of its incidents is to be dated first.
-    pub(crate) fn starts_over(&self, first_step: u64) -> bool {
-        self.spans
-            .last()
-            .is_some_and(|last| first_step < last.steps.start)
+    pub(crate) fn starts_over(&self, first_step: u64, begun_s: f64) -> bool {
+        self.spans.last().is_some_and(|last| {
+            first_step < last.steps.start
+                || first_step == last.steps.start && last.is_before(begun_s)
+        })
     }
 
     /// When incidents began and ended.
@@ -209,6 +218,19 @@ mod tests {
             dates(&mut timeline, incident("c", 15, 19, true)),
             (215.0, None)
         );
+    }
+
+    #[test]
+    fn a_job_that_crashes_in_its_first_window_again_and_again_is_dated_by_its_last_start() {
+        let mut timeline = Timeline::default();
+        timeline.note(0..10, 100.0..110.0);
+        // Another role, which begins and ends a little later.
+        assert!(!timeline.starts_over(0, 101.0));
+        timeline.note(0..10, 101.0..111.0);
+        assert_eq!(timeline.begin_s(5), Some(105.0));
+        assert!(timeline.starts_over(0, 160.0));
+        timeline.note(0..10, 160.0..170.0);
+        assert_eq!(timeline.begin_s(5), Some(165.0));
     }
 
     #[test]

@@ -350,6 +350,20 @@ fn a_bar_that_prints_over_itself_hides_nothing() {
 }
 
 #[test]
+fn a_hole_of_zeros_hides_nothing_and_a_binary_file_is_no_log() {
+    let (hole, line) = ("\0".repeat(100_000), status(1, DEFAULT, 1, 3, 2));
+    for text in [
+        format!("{hole}{line}"),
+        format!("{}{hole}{line}", status(0, DEFAULT, 0, 3, 2)),
+        format!("{}{hole}{}", &line[..20], &line[20..]),
+    ] {
+        assert!(read(&text).groups["0"].ranks.contains_key(&1), "{text:?}");
+    }
+    let binary = format!("\x7fELF\x02\x01\0\0\n{line}");
+    assert!(WatchdogLog::read(binary.as_bytes()).unwrap().is_none());
+}
+
+#[test]
 fn half_a_number_at_the_end_is_none() {
     let whole = status(1, DEFAULT, 1, 79, 77);
     let cut = whole.trim_end().trim_end_matches('7');

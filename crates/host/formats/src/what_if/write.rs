@@ -223,12 +223,13 @@ impl PipelineRows<'_> {
                 self.add(kind, block.stage, microbatch, span_ns);
                 let (from, until, send, receive) = if block.backward {
                     let (send, receive) = (OpKind::BackwardSend, OpKind::BackwardRecv);
-                    (block.stage + 1, block.stage.checked_sub(1), send, receive)
+                    // `stages` is that of no block: nobody gives to the last stage, nor to the first.
+                    let from = block.stage.checked_add(1).unwrap_or(stages);
+                    (from, block.stage.checked_sub(1), send, receive)
                 } else {
                     let (send, receive) = (OpKind::ForwardSend, OpKind::ForwardRecv);
-                    // Nobody gives to the first stage: `stages` is that of no block.
                     let from = block.stage.checked_sub(1).unwrap_or(stages);
-                    (from, Some(block.stage + 1), send, receive)
+                    (from, block.stage.checked_add(1), send, receive)
                 };
                 let giver = by_place.get(&(block.backward, block.microbatch, from));
                 if let Some(giver) = giver {

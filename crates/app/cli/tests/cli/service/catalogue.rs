@@ -142,3 +142,41 @@ fn a_catalogue_that_is_lost_or_damaged_is_made_anew() {
     let server = Server::start(data, &[]);
     assert_eq!(server.json("/api/v1/jobs")["jobs"], json!([]));
 }
+
+#[test]
+fn a_job_of_which_the_batches_are_damaged_says_so_and_can_be_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    two_jobs(data);
+    // As if it had not ended when the disk lost half of it.
+    fs::remove_file(data.join("catalogue.sqlite")).expect("it is there");
+    let job = data.join("job");
+    for entry in fs::read_dir(&job).expect("a folder") {
+        let path = entry.expect("a file").path();
+        if !path.ends_with("batches.zst") {
+            fs::remove_file(path).expect("it is there");
+        }
+    }
+    let file = job.join("batches.zst");
+    let mut bytes = fs::read(&file).expect("a file");
+    let half = bytes.len() / 2;
+    bytes[half..].fill(0xaa);
+    fs::write(&file, bytes).expect("room");
+    let server = Server::start(data, &[]);
+    let begun = Instant::now();
+    let answer = loop {
+        let (status, text) = server.get("/api/v1/jobs/job/verdict", None);
+        if status != 503 {
+            break (status, text);
+        }
+        assert!(begun.elapsed() < PATIENCE, "it is still being read");
+        sleep(Duration::from_millis(20));
+    };
+    assert!(
+        answer.0 == 500 && answer.1.contains("cannot be read"),
+        "{answer:?}"
+    );
+    let request = super::http().delete(format!("{}/api/v1/jobs/job", server.url));
+    assert_eq!(super::read(request.call().expect("an answer")).0, 204);
+    assert!(!job.exists());
+}

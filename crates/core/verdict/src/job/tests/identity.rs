@@ -259,6 +259,22 @@ fn a_rank_that_is_slow_again_after_a_restart_is_another_incident_that_goes_on() 
 }
 
 #[test]
+fn what_a_start_loses_is_a_share_of_what_that_start_took() {
+    let mut story = Story::begin();
+    let healthy = Episode::Window {
+        late: None,
+        by_s: 0.0,
+    };
+    for _ in 0..10 {
+        story.happens(&healthy);
+    }
+    story.happens(&Episode::Restart);
+    story.happens(&healthy);
+    let took_s = story.job.context().exposed_s;
+    assert!((took_s - 0.1 * STEPS as f64).abs() < 1e-6, "{took_s}");
+}
+
+#[test]
 fn what_strikes_every_thirty_steps_and_misses_one_is_the_same_incident_still() {
     let mut story = Story::begin();
     let strikes = |step: u64| step.is_multiple_of(30) && step != 630;

@@ -17,7 +17,7 @@ const COUNTS_SHARE: f64 = 0.05;
 /// What is charged must be within this distance of the true gain, as a share of it.
 const CHARGE_TOL: f64 = 0.1;
 /// Median and 95th percentile of the errors of predicted step times.
-const GAIN_TARGETS: (f64, f64) = (0.05, 0.15);
+const GAIN_TARGETS: (f64, f64) = (0.05, 0.1);
 
 /// How many seeds each job is run with: `LAGGARD_TEST_SEEDS`, as for the matrices of real jobs.
 fn seeds() -> u32 {
@@ -449,122 +449,140 @@ fn all_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()> 
     Ok(())
 }
 
-/// A fault of a host: its place, its rank, and by how many seconds it strikes.
-type HostFault = (&'static str, u32, f64);
+/// A fault as jobs take it: its place, its rank, and by how many seconds a host is late or how many
+/// times as long kernels take.
+type Fault = &'static str;
 
-/// Where the loss is read, and three faults, of which jobs have one, two or all.
-const FAMILIES: [(&str, [HostFault; 3]); 5] = [
+/// A loop, and for each place to read the loss three faults, of which jobs have one, two or all.
+type Bed = (&'static str, &'static str, [(&'static str, [Fault; 3]); 5]);
+
+const BEDS: [Bed; 2] = [
     (
-        "after",
+        "late waits",
+        LATE_WAITS,
         [
-            ("loader", 1, 0.05),
-            ("forward", 2, 0.03),
-            ("callback", 3, 0.02),
+            (
+                "after",
+                ["loader@1@0.05", "forward@2@0.03", "callback@3@0.02"],
+            ),
+            (
+                "before",
+                ["forward@0@0.04", "callback@0@0.025", "loader@3@0.03"],
+            ),
+            (
+                "ten",
+                ["loader@2@0.04", "launches@1@0.06", "callback@2@0.02"],
+            ),
+            (
+                "never",
+                ["forward@3@0.05", "loader@3@0.02", "callback@0@0.04"],
+            ),
+            (
+                "clip",
+                ["callback@1@0.045", "loader@0@0.035", "forward@2@0.045"],
+            ),
         ],
     ),
     (
-        "before",
+        "ddp on devices",
+        ON_DEVICES,
         [
-            ("forward", 0, 0.04),
-            ("callback", 0, 0.025),
-            ("loader", 3, 0.03),
-        ],
-    ),
-    (
-        "ten",
-        [
-            ("loader", 2, 0.04),
-            ("launches", 1, 0.06),
-            ("callback", 2, 0.02),
-        ],
-    ),
-    (
-        "never",
-        [
-            ("forward", 3, 0.05),
-            ("loader", 3, 0.02),
-            ("callback", 0, 0.04),
-        ],
-    ),
-    (
-        "clip",
-        [
-            ("callback", 1, 0.045),
-            ("loader", 0, 0.035),
-            ("forward", 2, 0.045),
+            (
+                "after",
+                ["loader@1@0.05", "device_forward@2@3", "callback@3@0.02"],
+            ),
+            (
+                "before",
+                ["forward@0@0.04", "device_backward@0@2.5", "loader@3@0.03"],
+            ),
+            (
+                "ten",
+                ["loader@2@0.04", "device_forward@1@2.5", "callback@2@0.02"],
+            ),
+            (
+                "never",
+                ["forward@3@0.05", "device_optimizer@3@4", "callback@0@0.04"],
+            ),
+            (
+                "clip",
+                ["device_backward@1@3", "loader@0@0.035", "forward@2@0.045"],
+            ),
         ],
     ),
 ];
 
 /// Those of three faults whose bits are set.
-fn faults_of(three: &[HostFault; 3], subset: usize) -> impl Iterator<Item = HostFault> {
+fn faults_of(three: &[Fault; 3], subset: usize) -> Vec<Fault> {
     let numbered = three.iter().enumerate();
     numbered
-        .filter(move |(at, _)| subset >> at & 1 == 1)
+        .filter(|(at, _)| subset >> at & 1 == 1)
         .map(|(_, fault)| *fault)
+        .collect()
 }
 
 /// Step times predicted for jobs some of whose faults are fixed, beside those of jobs without them.
 pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    // Relative errors of jobs with one, two and three faults.
-    let mut errors: [Vec<f64>; 3] = Default::default();
-    let mut jobs = 0;
-    for (read, three) in FAMILIES {
-        let mut ran = Vec::new();
-        for subset in 0..8 {
-            let faults: Vec<String> = faults_of(&three, subset)
-                .map(|(place, rank, seconds)| format!("{place}@{rank}@{seconds}"))
-                .collect();
-            let faults = if faults.is_empty() {
-                "none".to_owned()
-            } else {
-                faults.join(",")
-            };
-            let job = [("FAULT", faults.as_str()), ("READ", read), ("SEED", "4")];
-            ran.push(Ran::new(lab, LATE_WAITS, &job)?);
-        }
-        for (subset, job) in ran.iter().enumerate().skip(1) {
-            jobs += 1;
-            // Each non-empty part of the job's faults.
-            for fixed in (1..=subset).filter(|fixed| fixed & subset == *fixed) {
-                let faults: Vec<HostFault> = faults_of(&three, fixed).collect();
-                let saved_s = saved_s(&job.verdict, &faults, fixed == subset);
-                let step_s = job.step_s - job.of_a_step(saved_s);
-                // The job that has only the faults that are left was run, too.
-                let truth_s = ran[subset & !fixed].step_s;
-                let had = faults_of(&three, subset).count();
-                errors[had - 1].push((step_s - truth_s).abs() / truth_s);
+    for (bed, script, families) in BEDS {
+        // Relative errors of jobs with one, two and three faults.
+        let mut errors: [Vec<f64>; 3] = Default::default();
+        for (read, three) in families {
+            let ran = with_subsets(lab, script, read, &three)?;
+            for (subset, job) in ran.iter().enumerate().skip(1) {
+                for fixed in (1..=subset).filter(|fixed| fixed & subset == *fixed) {
+                    let faults = faults_of(&three, fixed);
+                    let saved_s = saved_s(&job.verdict, &faults, fixed == subset);
+                    let step_s = job.step_s - job.of_a_step(saved_s);
+                    let truth_s = ran[subset & !fixed].step_s;
+                    let had = faults_of(&three, subset).len();
+                    errors[had - 1].push((step_s - truth_s).abs() / truth_s);
+                }
             }
         }
-    }
-    let all = errors.concat();
-    let rows = ["one fault", "two faults", "three faults"]
-        .into_iter()
-        .zip(&errors);
-    for (faults, errors) in rows.chain([("one to three faults", &all)]) {
-        let [median, late] = [0.5, 0.95].map(|share| quantile(errors, share));
-        let measured = format!(
-            "{} step times: median error {:.1} %, P95 {:.1} %",
-            errors.len(),
-            median * 1e2,
-            late * 1e2
-        );
-        let scenario =
-            format!("{jobs} jobs, those with {faults}: step time with any of them fixed");
-        let holds = median <= GAIN_TARGETS.0 && late <= GAIN_TARGETS.1;
-        print(AcceptanceRow::new(
-            id,
-            scenario,
-            measured,
-            "median 5 %, P95 15 %",
-            holds,
-        ));
+        let all = errors.concat();
+        let rows = ["one fault", "two faults", "three faults"]
+            .into_iter()
+            .zip(&errors);
+        for (faults, errors) in rows.chain([("one to three faults", &all)]) {
+            let [median, late] = [0.5, 0.95].map(|share| quantile(errors, share));
+            let measured = format!(
+                "{} step times: median error {:.1} %, P95 {:.1} %",
+                errors.len(),
+                median * 1e2,
+                late * 1e2
+            );
+            let jobs = 7 * families.len();
+            let scenario = format!(
+                "{bed}: {jobs} jobs, those with {faults}: step time with any of them fixed"
+            );
+            let holds = median <= GAIN_TARGETS.0 && late <= GAIN_TARGETS.1;
+            print(AcceptanceRow::new(
+                id,
+                scenario,
+                measured,
+                "median 5 %, P95 10 %",
+                holds,
+            ));
+        }
     }
     Ok(())
 }
 
+/// Runs a loop with each subset of three faults, by their bits.
+fn with_subsets(lab: &Lab, script: &str, read: &str, three: &[Fault; 3]) -> Result<Vec<Ran>> {
+    (0..8)
+        .map(|subset| {
+            let mut faults = faults_of(three, subset).join(",");
+            if faults.is_empty() {
+                faults.push_str("none");
+            }
+            let job = [("FAULT", faults.as_str()), ("READ", read), ("SEED", "4")];
+            Ran::new(lab, script, &job)
+        })
+        .collect()
+}
+
 /// Exposed seconds that a verdict expects to be saved by fixing some faults, or all that there are.
-fn saved_s(verdict: &Verdict, fixed: &[HostFault], are_all: bool) -> f64 {
+fn saved_s(verdict: &Verdict, fixed: &[Fault], are_all: bool) -> f64 {
     if are_all {
         // What incidents cost sums to what fixing all of them saves.
         return verdict
@@ -573,7 +591,7 @@ fn saved_s(verdict: &Verdict, fixed: &[HostFault], are_all: bool) -> f64 {
             .map(|incident| incident.cost_s)
             .sum();
     }
-    let both_s = match fixed {
+    let both_s = match *fixed {
         [one, other] => hidden_gain_s(verdict, one, other),
         _ => None,
     };
@@ -582,7 +600,7 @@ fn saved_s(verdict: &Verdict, fixed: &[HostFault], are_all: bool) -> f64 {
 }
 
 /// Seconds saved by fixing a fault alone, whether it is an incident or hidden behind one.
-fn alone_s(verdict: &Verdict, fault: &HostFault) -> f64 {
+fn alone_s(verdict: &Verdict, fault: Fault) -> f64 {
     let incident = verdict
         .incidents
         .iter()
@@ -600,7 +618,7 @@ fn alone_s(verdict: &Verdict, fault: &HostFault) -> f64 {
 }
 
 /// Seconds saved by fixing two faults, if one hides the other.
-fn hidden_gain_s(verdict: &Verdict, one: &HostFault, other: &HostFault) -> Option<f64> {
+fn hidden_gain_s(verdict: &Verdict, one: Fault, other: Fault) -> Option<f64> {
     [(one, other), (other, one)]
         .into_iter()
         .find_map(|(first, behind)| {
@@ -615,22 +633,27 @@ fn hidden_gain_s(verdict: &Verdict, one: &HostFault, other: &HostFault) -> Optio
 }
 
 /// Whether an incident is this fault.
-fn is_of(fault: &HostFault, incident: &Incident) -> bool {
-    is_at(
-        fault,
-        &incident.subject.ranks,
-        incident.subject.stage.as_deref(),
-    )
+fn is_of(fault: Fault, incident: &Incident) -> bool {
+    let Subject {
+        ranks, stage, side, ..
+    } = &incident.subject;
+    let is_of_device = fault.starts_with("device");
+    let is_side = side.is_none_or(|side| (side == Side::Device) == is_of_device);
+    is_side && is_at(fault, ranks, stage.as_deref())
 }
 
 /// Whether this is where a fault was hidden.
-fn is_at(fault: &HostFault, ranks: &[u32], stage: Option<&str>) -> bool {
-    let (place, rank, _) = fault;
-    let places = HOST_FAULTS.iter().find(|(name, ..)| name == place);
-    ranks == [*rank]
+fn is_at(fault: Fault, ranks: &[u32], stage: Option<&str>) -> bool {
+    let mut parts = fault.split('@');
+    let (place, rank) = (parts.next(), parts.next());
+    let of_hosts = HOST_FAULTS.iter().map(|(name, places, _)| (name, places));
+    let of_devices = DEVICE_FAULTS.iter().map(|(name, _, places)| (name, places));
+    let mut faults = of_hosts.chain(of_devices);
+    let places = faults.find(|(name, _)| Some(**name) == place);
+    matches!((ranks, rank), ([one], Some(rank)) if one.to_string() == rank)
         && places
             .zip(stage)
-            .is_some_and(|((_, places, _), stage)| places.contains(&stage))
+            .is_some_and(|((_, places), stage)| places.contains(&stage))
 }
 
 /// The value below which this share of the values lies.

@@ -1,0 +1,107 @@
+use frontier::WindowFrontier;
+use model::{FEW_RANKS, Meeting, StageId, Window};
+
+use super::Track;
+use crate::Fault;
+use crate::cause::Best;
+use crate::pace::Seen;
+
+/// Steps without an account of their devices that are remembered. Few windows are awaited, but one of a
+/// recording may have any number of steps: faults are judged over the latest.
+const MAX_UNACCOUNTED: usize = 1024;
+
+/// What was seen of ranks that are compared with one another.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// Of its last window.
+    pub(super) ranks: Vec<u32>,
+    /// Its windows in which hosts that wait look like hosts that work, the others, and the steps of
+    /// the former in which a host did either.
+    ambiguous: u32,
+    clear: u32,
+    pub(super) ambiguous_steps: u64,
+    /// Its best windows.
+    pub(super) best: Best,
+    pub(super) steps: Seen,
+    /// Steps since devices were last accounted for, ascending, and what each took, in seconds.
+    pub(super) unaccounted: Vec<(u64, f64)>,
+}
+
+impl Group {
+    /// Takes the steps of a window.
+    pub(super) fn take(&mut self, found: &WindowFrontier) {
+        let took_s = found.steps.iter().map(|it| (it.step, it.makespan_s));
+        self.unaccounted.extend(took_s);
+        let forgotten = self.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
+        self.unaccounted.drain(..forgotten);
+        self.steps.extend(found.steps.iter().map(|it| it.step));
+    }
+
+    /// Exposed seconds of steps without an account of their devices, from one on.
+    pub(super) fn unaccounted_s(&self, from: u64) -> f64 {
+        let since = self.unaccounted.iter().filter(|(step, _)| *step >= from);
+        since.map(|(_, took_s)| took_s).sum()
+    }
+
+    /// Steps without a strike of a track up to a step. Of one of devices those count in which these
+    /// were accounted for.
+    pub(super) fn missed(&self, track: &Track, until: u64) -> u64 {
+        let since = track.last_step.saturating_add(1);
+        let of_devices = track.fault.side.is_some();
+        let unaccounted = self.unaccounted.iter().filter(|(step, _)| *step >= since);
+        let unaccounted = unaccounted.filter(|_| of_devices).count() as u64;
+        self.steps.count(since..=until).saturating_sub(unaccounted)
+    }
+
+    /// Whether most of its windows show which hosts wait and which work. By chance a few seem to.
+    pub(super) fn is_clear(&self) -> bool {
+        self.clear > self.ambiguous || self.ambiguous == 0
+    }
+
+    /// The faults of a window whose ranks are not mistaken for those that wait for them, and
+    /// whether nothing in the window shows where its ranks meet.
+    pub(super) fn distinguishable(
+        &mut self,
+        late: Vec<Fault>,
+        window: &Window,
+        is_blind: bool,
+    ) -> (Vec<Fault>, bool) {
+        // Of few hosts that run ahead, one that waits for its device looks like one that works.
+        let may_mistake = is_blind && window.ranks.len() <= FEW_RANKS;
+        let is_ambiguous = may_mistake && window.meeting == Meeting::Unseen;
+        let most = window.ranks.len().div_ceil(2);
+        let (mut late, unclear): (Vec<Fault>, Vec<Fault>) = late.into_iter().partition(|fault| {
+            // Nobody waits for a device in its data loader. Elsewhere ranks that are as many as the
+            // others may as well be those that wait, for ranks that are late in other places.
+            let is_majority =
+                is_blind && window.meeting != Meeting::Seen && fault.ranks.len() >= most;
+            fault.stage == StageId::DATA || !(is_ambiguous || is_majority)
+        });
+        let struck = unclear
+            .iter()
+            .filter(|fault| fault.notable)
+            .map(|fault| fault.strikes.len() as u64)
+            .max();
+        if is_ambiguous || struck.is_some() {
+            self.ambiguous_steps += struck.unwrap_or(0);
+            self.ambiguous += 1;
+        } else {
+            self.clear += 1;
+        }
+        for fault in &mut late {
+            fault.hides.retain(|hidden| {
+                !unclear
+                    .iter()
+                    .any(|it| (&it.ranks, it.stage) == (&hidden.ranks, hidden.stage))
+            });
+        }
+        if may_mistake {
+            // What seems hidden behind a late rank may as well be the wait for it.
+            late.retain(|fault| !fault.hidden);
+            for fault in &mut late {
+                fault.hides.clear();
+            }
+        }
+        (late, is_ambiguous)
+    }
+}

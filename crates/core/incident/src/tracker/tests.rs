@@ -1,0 +1,78 @@
+use frontier::{Baseline, analyse};
+use model::{MarkKind, Window};
+
+use super::*;
+use crate::testkit::block;
+
+/// Steps of 0.1 s of ranks of which one may be late by half of that.
+fn window(first_step: u64, steps: u64, ranks: usize, late: Option<usize>) -> Window {
+    let row = (0..ranks).map(|rank| if late == Some(rank) { 0.15 } else { 0.1 });
+    let row: Vec<f64> = row.collect();
+    let segment = (StageId::FORWARD, MarkKind::BackwardBegin);
+    let mut block = block(&[segment], ranks, steps, row.repeat(steps as usize));
+    block.steps.iter_mut().for_each(|step| *step += first_step);
+    block.into()
+}
+
+fn analysed(window: &Window) -> WindowFrontier {
+    analyse(window, &Gates::default(), &Baseline::CohortMedian)
+}
+
+/// What is found open of the job.
+fn open(tracker: &Tracker) -> Vec<Vec<u32>> {
+    let (names, hosts, seen) = Default::default();
+    let found = tracker.findings(JobContext::new(&names, &hosts, &seen));
+    let open = found.into_iter().filter(|finding| finding.open);
+    open.map(|finding| finding.subject.ranks).collect()
+}
+
+fn observe(tracker: &mut Tracker, window: &Window) {
+    let (names, hosts, seen) = Default::default();
+    let context = JobContext::new(&names, &hosts, &seen);
+    tracker.observe(window, &mut analysed(window), Devices::Unseen, context);
+}
+
+#[test]
+fn what_a_device_cost_while_it_was_awaited_is_a_share_of_that_time() {
+    let (settings, gates) = (IncidentSettings::default(), Gates::default());
+    let (mut tracker, mut group) = (Tracker::default(), Group::default());
+    let mut windows = [0, 20, 40, 60].map(|first| window(first, 20, 4, Some(2)));
+    windows.iter().for_each(|it| group.take(&analysed(it)));
+    let last = windows.last_mut().unwrap();
+    let found = analysed(last);
+    let of_window = find_faults(last, &found, &gates, &settings).remove(0);
+    // As an account of devices has it, of all steps since the last one.
+    let fault = Fault {
+        strikes: (0..80).collect(),
+        side: Some(Side::Device),
+        ..of_window.times(4.0)
+    };
+    tracker.follow(fault, last, &found, &group);
+    let share = tracker.tracks[0].cost_share();
+    // 50 of 150 ms.
+    assert!((share - 1.0 / 3.0).abs() < 1e-6, "{share}");
+}
+
+#[test]
+fn steps_of_an_earlier_start_are_not_judged_with_those_of_the_next() {
+    let mut tracker = Tracker::default();
+    let mut group = Group::default();
+    group.take(&analysed(&window(100, 20, 4, None)));
+    tracker.groups.push(group);
+    tracker.restart();
+    assert_eq!(tracker.groups[0].unaccounted, []);
+}
+
+#[test]
+fn a_fault_is_not_over_because_another_rank_has_left() {
+    let mut tracker = Tracker::new(IncidentSettings::default(), Gates::default());
+    for first in [0, 20] {
+        observe(&mut tracker, &window(first, 20, 4, Some(1)));
+    }
+    assert_eq!(open(&tracker), [[1]]);
+    // Too few steps without a strike to say that it is over.
+    observe(&mut tracker, &window(40, 5, 3, None));
+    assert_eq!(open(&tracker), [[1]]);
+    observe(&mut tracker, &window(45, 20, 3, None));
+    assert_eq!(open(&tracker), [[0; 0]; 0]);
+}

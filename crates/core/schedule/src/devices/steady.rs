@@ -1,0 +1,139 @@
+//! Devices that became slower by less than a single block shows.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use model::{Pass, median, medians_of_others};
+
+use super::level::Level;
+use crate::judge::HeldUp;
+
+/// Sampled iterations that are looked at together. Two runs of sampled steps have as many.
+const RECENT: usize = 8;
+/// So many of them must have been struck. Ours: a hiccup of a machine strikes a run of steps, not two.
+const STRUCK_MIN: usize = 6;
+/// By how many times what it usually is off its usual a device must be slower. Ours, as in `judge`.
+const SCATTERS: f64 = 3.0;
+/// Part of the usual by which it must be slower at least. Ours: clocks of equal devices differ by
+/// less.
+const LEAST_SHARE: f64 = 0.1;
+/// Part of what a device is slower by that most others must not be slower by as well. As in blocks.
+const OWN_SHARE: f64 = 0.5;
+/// Part of what blocks cost that iterations must really have taken longer. As in `judge`.
+const REAL_SHARE: f64 = 0.25;
+
+/// What the devices of ranks take by themselves for the blocks of a pass, over the iterations.
+///
+/// One iteration scatters by as much as its blocks take longer on a device that is half as quick
+/// again; several in a row do not.
+/// # Source
+/// Ours: docs/math/device.md.
+#[derive(Debug, Default)]
+pub(super) struct Steady {
+    of_passes: BTreeMap<(u32, Pass), Followed>,
+    /// What iterations take in which no device is slower.
+    spans_s: Level,
+}
+
+#[derive(Debug, Default)]
+struct Followed {
+    /// The most that it took by itself in iterations that were not struck.
+    usual_s: Level,
+    /// The latest iterations: what those that were struck lost, if that is yet to be reported.
+    recent: VecDeque<Option<Struck>>,
+}
+
+#[derive(Debug)]
+struct Struck {
+    held: HeldUp,
+    is_reported: bool,
+}
+
+/// What a device took by itself for the blocks of a pass in an iteration: at least and at most.
+pub(super) type OwnTimes = BTreeMap<(u32, Pass), [f64; 2]>;
+
+impl Steady {
+    /// By what factor devices are slower than usual in passes, those that are.
+    pub(super) fn slower(&self, own_s: &OwnTimes) -> BTreeMap<(u32, Pass), f64> {
+        let mut by_pass: BTreeMap<Pass, Vec<(u32, f64)>> = BTreeMap::new();
+        for ((rank, pass), [least_s, _]) in own_s {
+            let followed = self.of_passes.get(&(*rank, *pass));
+            if let Some(usual_s) = followed.and_then(|it| it.usual_s.known()) {
+                let growth = (least_s - usual_s) / usual_s;
+                by_pass.entry(*pass).or_default().push((*rank, growth));
+            }
+        }
+        let mut slower = BTreeMap::new();
+        for (pass, growths) in by_pass {
+            let all: Vec<f64> = growths.iter().map(|(_, growth)| *growth).collect();
+            let beside = growths.into_iter().zip(medians_of_others(&all));
+            slower.extend(beside.filter_map(|((rank, growth), others)| {
+                let least = self.of_passes.get(&(rank, pass))?.least_growth()?;
+                let is_own = growth - others >= OWN_SHARE * growth;
+                (growth > least && is_own).then_some(((rank, pass), 1.0 + growth))
+            }));
+        }
+        slower
+    }
+
+    /// Takes an iteration: what devices took, what all of it took, and what was lost to those that
+    /// were slower. What is known now to be no hiccup, of this iteration and of those before.
+    pub(super) fn take(
+        &mut self,
+        own_s: &OwnTimes,
+        span_s: f64,
+        mut lost: BTreeMap<(u32, Pass), HeldUp>,
+    ) -> Vec<HeldUp> {
+        if lost.is_empty() {
+            self.spans_s.learn(span_s);
+        }
+        let usual_s = self.spans_s.usual().unwrap_or(span_s);
+        let mut found = Vec::new();
+        for (key, [_, most_s]) in own_s {
+            let followed = self.of_passes.entry(*key).or_default();
+            let struck = lost.remove(key);
+            if struck.is_none() {
+                followed.usual_s.learn(*most_s);
+            }
+            if followed.recent.len() == RECENT {
+                followed.recent.pop_front();
+            }
+            followed.recent.push_back(struck.map(|held| Struck {
+                held: HeldUp { usual_s, ..held },
+                is_reported: false,
+            }));
+            found.extend(followed.report());
+        }
+        found.sort_by_key(|held| held.step);
+        found
+    }
+}
+
+impl Followed {
+    /// What it must be slower by at least, as a part of the usual.
+    fn least_growth(&self) -> Option<f64> {
+        let usual_s = self.usual_s.known()?;
+        let scatter_s = median(&mut self.usual_s.distances().collect::<Vec<_>>())?;
+        Some((SCATTERS * scatter_s / usual_s).max(LEAST_SHARE))
+    }
+
+    /// What was not reported yet, if most of the latest iterations were struck and took longer.
+    fn report(&mut self) -> Vec<HeldUp> {
+        let struck = || self.recent.iter().flatten().map(|struck| &struck.held);
+        let middle = |of: fn(&HeldUp) -> f64| median(&mut struck().map(of).collect::<Vec<_>>());
+        let is_real = middle(|held| held.took_s - held.usual_s - REAL_SHARE * held.lost_s)
+            .is_some_and(|beyond_s| beyond_s >= 0.0);
+        if struck().count() < STRUCK_MIN || !is_real {
+            return Vec::new();
+        }
+        let new = self
+            .recent
+            .iter_mut()
+            .flatten()
+            .filter(|it| !it.is_reported);
+        new.map(|struck| {
+            struck.is_reported = true;
+            struck.held.clone()
+        })
+        .collect()
+    }
+}

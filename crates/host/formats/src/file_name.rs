@@ -1,0 +1,90 @@
+//! The rank that a file's name tells.
+
+use std::path::Path;
+
+use crate::call_log::MAX_RANKS;
+
+/// What stands between a word and its number.
+const SEPARATORS: [char; 4] = ['-', '_', '.', '='];
+
+/// The rank a file's name tells in words: the number after the last `rank` that has one, or else
+/// after the last `worker`.
+///
+/// The last, because names begin with those of hosts and runs: `franklin_rank3.json`.
+pub(crate) fn worded_rank(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+    ["rank", "worker"].into_iter().find_map(|word| {
+        name.rmatch_indices(word).find_map(|(at, _)| {
+            let rest = name[at + word.len()..].trim_start_matches(SEPARATORS);
+            let end = rest
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(rest.len());
+            number(&rest[..end])
+        })
+    })
+}
+
+/// As [`worded_rank`], or else the number that the name ends with, its extension left out: PyTorch
+/// writes the rank behind whatever name its Flight Recorder is given.
+///
+/// Only one extension is left out, besides that of a compressed file: a dot may as well stand in
+/// the name of a host, whose number is no rank.
+pub(crate) fn named_rank(path: &Path) -> Option<u32> {
+    worded_rank(path).or_else(|| {
+        let name = path.file_name()?.to_string_lossy();
+        let plain = [".gz", ".zst"]
+            .iter()
+            .find_map(|packed| name.strip_suffix(packed))
+            .unwrap_or(&name);
+        let ends_in_digit = |text: &str| text.ends_with(|c: char| c.is_ascii_digit());
+        let stem = match plain.rsplit_once('.') {
+            Some((stem, extension)) if !ends_in_digit(extension) => stem,
+            _ => plain,
+        };
+        let before = stem.trim_end_matches(|c: char| c.is_ascii_digit());
+        number(&stem[before.len()..])
+    })
+}
+
+/// A larger number is a time, or the number of a process.
+fn number(digits: &str) -> Option<u32> {
+    digits.parse().ok().filter(|rank| *rank < MAX_RANKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_host_or_a_run_is_no_rank() {
+        for (name, rank) in [
+            ("dump_rank_3.json", Some(3)),
+            ("gpu-h100-7.cluster_rank_3.json", Some(3)),
+            ("franklin_rank3", Some(3)),
+            ("franklin3.json", Some(3)),
+            ("rank8_of_run_rank-12.pt.trace.json.gz", Some(12)),
+            ("rank3.gpu-h100-7.json", Some(3)),
+            ("worker_5.node7.json", Some(5)),
+            // As PyTorch names its dumps, by default and behind a prefix of the user's.
+            ("nccl_trace_rank_12", Some(12)),
+            ("comm_lib_trace_rank_0", Some(0)),
+            ("dump-h100.node7_2", Some(2)),
+            ("trace.3", Some(3)),
+            ("3", Some(3)),
+            ("dump3.pickle", Some(3)),
+            ("dump_4.json.zst", Some(4)),
+            ("gpu-h100-7.cluster.json", None),
+            ("dump.json", None),
+            ("dump_1732613883.json", None),
+            ("rank.json", None),
+        ] {
+            assert_eq!(named_rank(Path::new(name)), rank, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_number_without_a_word_is_left_to_files_that_are_named_by_it() {
+        assert_eq!(worded_rank(Path::new("pod_17.log")), None);
+        assert_eq!(worded_rank(Path::new("/run7/Rank=17.log")), Some(17));
+    }
+}
