@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use collective::{Connection, Counted, Lost, Path};
-use model::{Input, NetworkFault, QueuePairName, RankNs};
+use model::{Input, NetworkFault, QueuePairName, RankNs, SharedTable, SourceNote};
 use ring::{QueuePair, RequestReader, RingDirectory, process_started};
 
 /// How often tables are read: several times within the half second after which requests are
@@ -65,8 +65,10 @@ impl RdmaFeed {
                     self.tables.insert(path, table);
                 }
                 Err(error) => {
-                    let text = format!("{error}; what its rank sends is not seen");
-                    take(Input::Note { text });
+                    take(Input::Note(SourceNote::UnreadTable {
+                        table: SharedTable::Requests,
+                        error: error.to_string(),
+                    }));
                     self.refused.insert(path);
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, InFlight, Input, fold_ranks};
+use model::{CollectiveOp, DumpNote, InFlight, Input, SourceNote};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -185,12 +185,8 @@ pub(crate) fn tell<'a>(
     // First: groups and gaps that a copy seems to show would be of another rank.
     let copied = copied(dumps.clone());
     if !copied.is_empty() {
-        let ranks = fold_ranks(&copied.iter().copied().collect::<Vec<_>>());
-        let text = format!(
-            "the dumps of ranks {ranks} are left out: they are copies of one dump, and whose it \
-             is is unknown"
-        );
-        take(Input::Note { text });
+        let ranks = copied.iter().copied().collect();
+        take(Input::Note(SourceNote::Dumps(DumpNote::Copies(ranks))));
     }
     let dumps: Vec<(u32, &Dump)> = dumps.filter(|(rank, _)| !copied.contains(rank)).collect();
     let (members_of, names) = groups(&dumps, &ranks);
@@ -207,13 +203,13 @@ pub(crate) fn tell<'a>(
     let mut dumped = by_rank(&dumps);
     // An old dump lacks collectives that its rank has entered since: it would be named for them.
     for (rank, group, number, of) in earlier(&dumped) {
-        let collective = format!("{} #{number}", dumped[&of][&(group, number)].op.name());
-        let text = format!(
-            "the dump of rank {rank} is left out: it is older than the others; {collective} of \
-             group {} has ended on rank {of} and is not in it",
-            name_of(group, &names)
-        );
-        take(Input::Note { text });
+        take(Input::Note(SourceNote::Dumps(DumpNote::Old {
+            rank,
+            op: dumped[&of][&(group, number)].op,
+            number,
+            group: name_of(group, &names),
+            ended_on: of,
+        })));
         dumped.remove(&rank);
     }
     // The default group has all ranks of the job, so it says who is missing.
@@ -227,11 +223,7 @@ pub(crate) fn tell<'a>(
         .copied()
         .collect();
     if !lost.is_empty() {
-        let (ranks, plural) = (fold_ranks(&lost), if lost.len() == 1 { "" } else { "s" });
-        let text = format!(
-            "there is no dump of rank{plural} {ranks}: which collectives they entered is not known"
-        );
-        take(Input::Note { text });
+        take(Input::Note(SourceNote::Dumps(DumpNote::Missing(lost))));
     }
     let ended = ended(&dumped);
     for (rank, collectives) in dumped {
