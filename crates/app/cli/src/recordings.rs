@@ -9,7 +9,7 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use formats::{
     FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched, load_with_meta,
 };
-use model::Input;
+use model::{Input, SourceNote};
 use verdict::{Job, Settings};
 
 use crate::loading::load_all;
@@ -147,9 +147,7 @@ pub(crate) fn for_each_job(
 /// Tells a job which files of its folder it lacks.
 fn note_left_out(job: &mut Job, damaged: Option<&Vec<FormatError>>) {
     for error in damaged.into_iter().flatten() {
-        job.take(Input::Note {
-            text: format!("left out: {error}"),
-        });
+        job.take(Input::Note(SourceNote::LeftOut(error.to_string())));
     }
 }
 

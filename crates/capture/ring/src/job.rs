@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use model::Input;
+use model::{Input, SharedTable, SourceNote};
 
 use crate::directory::is_alive;
 use crate::{Drained, Identity, NameKind, RingDirectory, RingReader};
@@ -85,9 +85,10 @@ impl JobReader {
             match RingReader::open(&path) {
                 Ok(reader) => found.push((path, reader)),
                 Err(error) => {
-                    take(Input::Note {
-                        text: format!("{error}; its rank is not seen"),
-                    });
+                    take(Input::Note(SourceNote::UnreadTable {
+                        table: SharedTable::Ring,
+                        error: error.to_string(),
+                    }));
                     self.left_out.insert(path);
                 }
             }
@@ -255,7 +256,7 @@ impl Ring {
                     self.role = Some(name.clone()).filter(|role| !role.is_empty());
                     self.announced = false;
                 }
-                NameKind::Note => take(Input::Note { text: name.clone() }),
+                NameKind::Note => take(Input::Note(SourceNote::Text(name.clone()))),
                 NameKind::Group => {
                     if let Some(group) = group_of(&name) {
                         take(group);
@@ -347,7 +348,7 @@ mod tests {
         assert_eq!(read("77 tp "), Some((77, "tp".into(), String::new())));
         let ranks = "1000,1003,1009,1020,1033,1049";
         for name in ["data parallel", &"数据并行".repeat(20)] {
-            let entry = group_entry(u32::MAX, name, &ranks.repeat(5)[..149]);
+            let entry = group_entry(u32::MAX, name, &ranks.repeat(6)[..149]);
             assert!(entry.len() <= NAME_BYTES, "{entry}");
             let (_, name, _) = read(&group_entry(7, name, ranks)).unwrap();
             assert!(

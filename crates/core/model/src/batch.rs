@@ -91,8 +91,9 @@ impl Input {
             Self::ProfileOrdered { ranks, .. }
             | Self::ProfileEnded { ranks }
             | Self::Device { ranks, .. } => ranks.iter().max().copied(),
-            // No wildcard: an input that names a rank must not escape the limit of ranks.
-            Self::Note { .. }
+            // No wildcard: an input that names a rank must not escape the limit of ranks. Those of a
+            // note are worded, and nothing is kept for each.
+            Self::Note(_)
             | Self::Restart { .. }
             | Self::NoProgress { .. }
             | Self::SnapshotComplete

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     CollectiveOp, Communicator, CoreUsage, DeviceUsage, Mark, NetworkFault, Operation,
-    ProfileWindow, RankNs, Ranks, Stack,
+    ProfileWindow, RankNs, Ranks, SourceNote, Stack,
 };
 
 /// One thing a job's analysis is given. All of them, in order, are the job: the same inputs
@@ -36,10 +36,9 @@ pub enum Input {
         name: String,
     },
     /// Something that should stand beside the verdict.
-    Note {
-        /// In words.
-        text: String,
-    },
+    // Whoever writes it adds its words, for versions that do not know its kind.
+    #[serde(skip_serializing)]
+    Note(#[serde(deserialize_with = "SourceNote::recorded")] SourceNote),
     /// A rank did something.
     // Recordings are mostly marks: there they are short lists of numbers, and no objects.
     #[serde(skip)]

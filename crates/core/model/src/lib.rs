@@ -65,6 +65,7 @@ mod profile;
 mod rank_part;
 mod ranks;
 mod slowdown;
+mod source_note;
 mod stack;
 mod stage;
 mod stall;
@@ -115,6 +116,10 @@ pub use profile::{
 pub use rank_part::RankPart;
 pub use ranks::{NoRanks, Ranks};
 pub use slowdown::{PassRatios, PassSpread, SlowdownCause, StepSlowdown};
+pub use source_note::{
+    DumpNote, InspectorNote, LogDefect, PrintedNote, ProfileNote, RankTrouble, RasNote,
+    SharedTable, SourceNote, TraceNote, UnlikeCounts, Unrecorded,
+};
 pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
 pub use stall::{KilledRank, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts};

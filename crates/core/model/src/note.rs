@@ -1,6 +1,6 @@
 //! What stands beside the incidents of a verdict.
 
-use crate::{CollectiveOp, NetworkFault, PipelineHalt, ReadBackSummary, UnlikeDevice};
+use crate::{CollectiveOp, NetworkFault, PipelineHalt, ReadBackSummary, SourceNote, UnlikeDevice};
 
 /// Something worth saying beside the incidents: what was left out, or could not be seen.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,7 +154,7 @@ pub enum VerdictNote {
         ranks: Vec<u32>,
     },
     /// What an agent or a recording says of itself.
-    Text(String),
+    Source(SourceNote),
 }
 
 /// Something worth saying of logs of NCCL calls.

@@ -14,7 +14,7 @@ pub(crate) fn headline(killed: &KilledRank) -> String {
         wait,
     } = killed;
     let mut text = match signal {
-        Some(signal) => format!("rank {rank} was killed by signal {signal}{}", name(*signal)),
+        Some(signal) => format!("rank {rank} was killed by {}", named(*signal)),
         // The launcher collected the exit status before laggard could.
         None => format!("rank {rank} ended abruptly"),
     };
@@ -37,9 +37,20 @@ pub(crate) fn headline(killed: &KilledRank) -> String {
     text
 }
 
-fn name(signal: i32) -> &'static str {
-    match signal {
-        // TERM, INT and HUP are missing: people and launchers end jobs by them.
+/// How a process ended, by its exit code; below zero a signal.
+pub(crate) fn how(code: i32) -> String {
+    match code {
+        0.. => format!("with exit code {code}"),
+        -6 => format!(
+            "by {}, with which watchdogs end processes as well",
+            named(6)
+        ),
+        _ => format!("by {}", named(code.saturating_neg())),
+    }
+}
+
+fn named(signal: i32) -> String {
+    let name = match signal {
         4 => " (SIGILL)",
         6 => " (SIGABRT)",
         // As on x86 and ARM; some architectures number it otherwise.
@@ -47,8 +58,10 @@ fn name(signal: i32) -> &'static str {
         8 => " (SIGFPE)",
         9 => " (SIGKILL)",
         11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
         _ => "",
-    }
+    };
+    format!("signal {signal}{name}")
 }
 
 pub(crate) fn fact(signal: Option<i32>) -> Worded {

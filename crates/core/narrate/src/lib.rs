@@ -48,6 +48,7 @@ mod network;
 mod note;
 mod pipeline;
 mod rank_part;
+mod source_note;
 mod stall;
 mod straggler;
 mod what_if;
@@ -66,6 +67,7 @@ pub use disagreement::contradiction;
 pub use fact::evidence;
 pub use note::note;
 pub use pipeline::absorbed;
+pub use source_note::source_note;
 
 /// Words a finding.
 pub fn incident(finding: Finding) -> Incident {

@@ -3,7 +3,7 @@
 use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote, fold_ranks};
 
 use crate::words::{duration, percent};
-use crate::{network, pipeline};
+use crate::{network, pipeline, source_note};
 
 const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: which device is slow cannot be observed without device \
     marks (`laggard doctor` says whether they are on)";
@@ -148,7 +148,7 @@ pub fn note(note: &VerdictNote) -> String {
             "{records} records of rank {} were overwritten before they were read",
             fold_ranks(ranks)
         ),
-        VerdictNote::Text(text) => text.clone(),
+        VerdictNote::Source(of_source) => source_note(of_source),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::watch::MAX_BLOCKS;
 use crate::{ScheduleSettings, SlowBlock, Watch};
 use launches::Launches;
 use level::Level;
-use steady::{OwnTimes, Steady};
+use steady::{OwnTimes, Steady, Struck};
 
 /// Sampled iterations that wait for other ranks'.
 const MAX_WAITING: usize = 64;
@@ -218,15 +218,15 @@ impl DeviceWatch {
         held.into_iter().chain(steady).collect()
     }
 
-    /// What the iteration lost to each device that is slower in a pass by less than a block must be
-    /// too long by, without ranks that are named for their blocks.
+    /// What the iteration lost to each device that is slower in a pass, if only by less than a block
+    /// must be too long by.
     fn lost_to_slower(
         &self,
         timed: &BTreeMap<u32, TimedIteration>,
         own_s: &OwnTimes,
         pipelines: &[PipelineRanks],
         by_blocks: Option<&HeldUp>,
-    ) -> BTreeMap<(u32, Pass), HeldUp> {
+    ) -> BTreeMap<(u32, Pass), Struck> {
         // However little each of its blocks takes longer, all of them do.
         let any_excess = ScheduleSettings {
             performance_gate: 1.0,
@@ -240,7 +240,6 @@ impl DeviceWatch {
             named.any(|(named, _)| *named == rank)
         };
         let slower = self.steady.slower(own_s).into_iter();
-        let slower = slower.filter(|((rank, _), _)| !is_named(*rank));
         slower
             .filter_map(|(key, times)| {
                 let times_s = |rank, done: &Done| {
@@ -250,7 +249,9 @@ impl DeviceWatch {
                 };
                 let mut held = self.judge.compare(pipelines, of, &any_excess, times_s)?;
                 all_by_devices(&mut held);
-                Some((key, held))
+                // Named for its blocks, it is charged for these.
+                let is_reported = is_named(key.0);
+                Some((key, Struck { held, is_reported }))
             })
             .collect()
     }

@@ -125,7 +125,7 @@ impl Job {
                 let stage = self.names.intern(&name);
                 self.streams.name(rank, stage);
             }
-            Input::Note { text } => self.note(VerdictNote::Text(text)),
+            Input::Note(note) => self.note(VerdictNote::Source(note)),
             Input::Mark { rank, mark } => self.mark(rank, &mark),
             Input::Lost { rank, records } => self.streams.lose(rank, records),
             Input::NoProgress { at } => {

@@ -1,6 +1,7 @@
 mod laws;
 mod links;
 pub(crate) mod names;
+mod notes;
 mod paths;
 mod prose;
 mod words;
@@ -235,7 +236,11 @@ fn documentation(root: &Path) -> Result<Vec<String>> {
     code.retain(|source| !source.name.starts_with("crates/dev/xtask/"));
     faults.extend(laws::unstated(&code, &pages));
 
-    faults.extend(names::shared_public(&names::types(&source::product(root)?)));
+    let mut product = source::product(root)?;
+    faults.extend(names::shared_public(&names::types(&product)));
+    let worders = ["crates/core/", "crates/dev/"];
+    product.retain(|source| !worders.iter().any(|it| source.name.starts_with(it)));
+    faults.extend(notes::worded(&product));
     let messages = source::files(root, &["crates/core/narrate/src/*.rs"])?;
     faults.extend(words::in_messages(&messages));
     Ok(faults)

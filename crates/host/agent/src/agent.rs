@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use formats::JournalWriter;
-use model::{Input, Source};
+use model::{Input, Source, SourceNote};
 use ring::{JobReader, ProfileController, RankState, RingDirectory};
 use verdict::{Job, MAX_WINDOW_S, Settings};
 
@@ -313,7 +313,10 @@ impl Agent {
                     .transpose()
                 {
                     Ok(wanted) => wanted,
-                    Err(text) => return keep(listeners, job, Input::Note { text }),
+                    Err(refused) => {
+                        let refused = Input::Note(SourceNote::Profile(refused));
+                        return keep(listeners, job, refused);
+                    }
                 }
             }
             (None, None) => job
@@ -512,24 +515,18 @@ impl Agent {
         probes.tell(&mut |input| keep(listeners, job, input));
         let faults = reader.faults();
         if faults > 0 {
-            let text = format!("the probes counted {faults} faults of their own");
-            keep(listeners, job, Input::Note { text });
+            keep(listeners, job, Input::Note(SourceNote::ProbeFaults(faults)));
         }
         let mut is_delivered = true;
         if let Some(uplink) = self.listeners.uplink {
             uplink.advance_watermark(monotonic_now());
             is_delivered = uplink.finish(Farewell::Leave, LAST_WORDS);
             if !is_delivered {
-                let text = "the collector did not get everything: it did not take it in time";
-                self.job.take(Input::Note {
-                    text: text.to_owned(),
-                });
+                self.job.take(Input::Note(SourceNote::Undelivered));
             }
         }
         if let Some(Err(error)) = self.listeners.journal.map(JournalWriter::finish) {
-            self.job.take(Input::Note {
-                text: format!("the recording ends early: {error}"),
-            });
+            self.job.take(recording_ends(&error));
         }
         self.job.finish();
         (self.job, is_delivered)
@@ -553,10 +550,12 @@ fn end_if_failed(
 ) {
     if let Some(Err(error)) = journal.as_mut().map(what) {
         *journal = None;
-        job.take(Input::Note {
-            text: format!("the recording ends early: {error}"),
-        });
+        job.take(recording_ends(&error));
     }
+}
+
+fn recording_ends(error: &io::Error) -> Input {
+    Input::Note(SourceNote::RecordingEnds(error.to_string()))
 }
 
 #[cfg(test)]

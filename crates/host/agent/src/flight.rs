@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{RecordedCollective, recorded_collectives};
-use model::{CollectiveIssue, Event, Input, Mark, MarkKind, RankNs, group_number};
+use model::{CollectiveIssue, Event, Input, Mark, MarkKind, RankNs, SourceNote, group_number};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tracing::debug;
@@ -151,12 +151,7 @@ impl FlightFeed {
             match &answer.collectives {
                 Ok(_) => held.answered = held.answered.max(answer.until),
                 Err(error) if is_late(error) => {
-                    let text = format!(
-                        "the Flight Recorder of rank {} did not answer in time: its process \
-                         was stopped or very busy, and hangs are not reported meanwhile",
-                        answer.rank
-                    );
-                    take(Input::Note { text });
+                    take(Input::Note(SourceNote::RecorderLate(answer.rank)));
                 }
                 Err(_) => {}
             }

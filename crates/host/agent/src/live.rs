@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use collective::{ArrivalSettings, Counted, Lost, OperationTrigger};
-use model::{CollectiveOp, Input, NetworkFault, Operation, RankNs, Slowness};
+use model::{
+    CollectiveOp, Input, NetworkFault, Operation, RankNs, SharedTable, Slowness, SourceNote,
+};
 use ring::{JobReader, LiveReader, LiveSource, Sent, process_started};
 use verdict::Suspicion;
 
@@ -92,8 +94,10 @@ impl LiveFeed {
             match LiveReader::open(&path) {
                 Ok(reader) => self.add(path, reader),
                 Err(error) => {
-                    let text = format!("{error}; what its rank communicates is not seen");
-                    take(Input::Note { text });
+                    take(Input::Note(SourceNote::UnreadTable {
+                        table: SharedTable::Live,
+                        error: error.to_string(),
+                    }));
                     self.refused.insert(path);
                 }
             }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use formats::load_window;
-use model::{Input, ProfileWindow};
+use model::{Input, ProfileNote, ProfileWindow, SourceNote, Unrecorded};
 use pattern::PatternSettings;
 use ring::{
     ProfileAnswer, ProfileController, ProfileOrder, ProfileState, RankState, RingDirectory,
+    RingError,
 };
 use verdict::{ProfileSettings, Settings, WantedProfile};
 
@@ -79,23 +80,18 @@ impl Profiles {
         step: u32,
         usual_step_s: Option<f64>,
         now: Instant,
-    ) -> Result<WantedProfile, String> {
+    ) -> Result<WantedProfile, ProfileNote> {
         let since_s = self
             .ordered_at
             .map(|at| now.duration_since(at).as_secs_f64());
         if let Some(since_s) = since_s
             && since_s < settings.every_s - EARLY_S
         {
-            return Err(format!(
-                "an order to profile ranks was refused: the last one was {since_s:.0} s ago"
-            ));
+            return Err(ProfileNote::TooSoon(since_s.round() as u64));
         }
         let ahead = f64::from(wanted.first_step.saturating_sub(step));
         if ahead * usual_step_s.unwrap_or(UNKNOWN_STEP_S) > AHEAD_S {
-            let first = wanted.first_step;
-            return Err(format!(
-                "an order to profile ranks was refused: step {first} is far ahead"
-            ));
+            return Err(ProfileNote::TooFar(wanted.first_step));
         }
         // Settings may say 0, and `clamp` panics where the most is below the least.
         wanted.steps = wanted.steps.clamp(1, settings.max_steps.max(1));
@@ -112,8 +108,8 @@ impl Profiles {
         wanted: &WantedProfile,
         usual_step_s: Option<f64>,
     ) -> Input {
-        if let Err(text) = self.make_traces(directory) {
-            return Input::Note { text };
+        if let Err(error) = self.make_traces(directory) {
+            return note(ProfileNote::NoFolder(error.to_string()));
         }
         let (mut ordered_ranks, mut step) = (BTreeMap::new(), 0);
         for rank in ranks
@@ -136,8 +132,7 @@ impl Profiles {
             ordered_ranks.insert(rank.rank, ordered);
         }
         if ordered_ranks.is_empty() {
-            let text = "no rank could be profiled: none has a mailbox".to_owned();
-            return Input::Note { text };
+            return note(ProfileNote::NoMailbox);
         }
         // Ranks answer by this number: what they said to an earlier order does not count.
         self.orders += 1;
@@ -174,12 +169,9 @@ impl Profiles {
         }
     }
 
-    fn make_traces(&mut self, directory: &RingDirectory) -> Result<(), String> {
+    fn make_traces(&mut self, directory: &RingDirectory) -> Result<(), RingError> {
         if self.traces.is_none() {
-            let traces = directory
-                .make_traces(&std::env::temp_dir())
-                .map_err(|error| format!("no rank can be profiled: {error}"))?;
-            self.traces = Some(traces);
+            self.traces = Some(directory.make_traces(&std::env::temp_dir())?);
         }
         Ok(())
     }
@@ -282,14 +274,13 @@ impl OrderedWindow {
                     });
                     continue;
                 }
-                ProfileState::Refused => "a profiler runs in it",
-                ProfileState::Failed => "its profiler failed, or another was started",
-                ProfileState::Missed => "it was past the first step",
-                ProfileState::Waiting => "it did not come to the first step",
-                ProfileState::Recording => "it did not come to the end of the window",
+                ProfileState::Refused => Unrecorded::Busy,
+                ProfileState::Failed => Unrecorded::Failed,
+                ProfileState::Missed => Unrecorded::Late,
+                ProfileState::Waiting => Unrecorded::NotBegun,
+                ProfileState::Recording => Unrecorded::NotEnded,
             };
-            let text = format!("rank {rank} was not profiled: {why}");
-            refused.push(Input::Note { text });
+            refused.push(note(ProfileNote::Unrecorded { rank, why }));
         }
         (written, refused)
     }
@@ -336,11 +327,16 @@ impl WrittenTrace {
                 });
                 Input::Profiled { rank, window }
             }
-            Err(error) => Input::Note {
-                text: format!("the profile of rank {rank} cannot be read: {error}"),
-            },
+            Err(error) => note(ProfileNote::Unread {
+                rank,
+                error: error.to_string(),
+            }),
         }
     }
+}
+
+fn note(note: ProfileNote) -> Input {
+    Input::Note(SourceNote::Profile(note))
 }
 
 /// Removes a trace; one that resists goes with its directory.
@@ -371,7 +367,7 @@ mod tests {
         let greedy = wanted(110, u32::MAX, u32::MAX);
         assert_eq!(allow(&profiles, greedy, now), Ok(usual.clone()));
         let far = allow(&profiles, wanted(u32::MAX, 1, 1), now);
-        assert!(far.is_err_and(|why| why.contains("is far ahead")));
+        assert_eq!(far, Err(ProfileNote::TooFar(u32::MAX)));
         // One after the other, as who wants to slow training down would order them.
         profiles.ordered_at = Some(now);
         for (after_s, is_allowed) in [(0, false), (300, false), (589, false), (591, true)] {

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use formats::{Limits, RasJob, load_bytes};
-use model::Input;
+use model::{Input, RasNote, SourceNote};
 use verdict::{Rule, Settings, Suspicion};
 
 /// Where NCCL says RAS is to be asked.
@@ -103,19 +103,17 @@ impl Ras {
             return;
         };
         self.answer = None;
-        let texts = match answer {
-            Ok(RasAnswer::Own(reply)) => texts_of(&reply, settings),
-            Ok(RasAnswer::Foreign(address)) => vec![format!(
-                "who answers at {address} knows nothing of this job; give each job of a host \
-                 an {ADDRESS_VARIABLE} of its own"
-            )],
+        let notes = match answer {
+            Ok(RasAnswer::Own(reply)) => texts_of(&reply, settings)
+                .into_iter()
+                .map(RasNote::Replied)
+                .collect(),
+            Ok(RasAnswer::Foreign(address)) => vec![RasNote::OtherJob(address)],
             // A job may run without RAS: that is no news.
             Err(_) => return,
         };
-        for text in texts {
-            take(Input::Note {
-                text: format!("NCCL's RAS: {text}"),
-            });
+        for note in notes {
+            take(Input::Note(SourceNote::Ras(note)));
         }
     }
 }
@@ -356,7 +354,7 @@ mod tests {
 
     /// What comes of asking a server that gives these replies in turn, as the processes of
     /// different jobs do, about a job.
-    fn notes_of(own: &Own, names: &[&'static str]) -> Vec<String> {
+    fn notes_of(own: &Own, names: &[&'static str]) -> (String, Vec<Input>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let replies: Vec<Vec<u8>> = names.iter().map(|name| sample(name)).collect();
@@ -374,32 +372,32 @@ mod tests {
         };
         let mut notes = Vec::new();
         ras.poll(&Settings::default(), &mut |input| {
-            let Input::Note { text } = input else {
-                panic!("{input:?}")
-            };
-            notes.push(text.replace(&address, "ADDRESS"));
+            notes.push(input);
         });
-        notes
+        (address, notes)
     }
 
     #[test]
     fn only_what_is_said_of_this_job_is_reported() {
-        let hang = "NCCL's RAS: hang: rank 1 is missing";
+        let is_hang = |notes: &[Input]| {
+            matches!(&notes[0], Input::Note(SourceNote::Ras(RasNote::Replied(text)))
+                if text.starts_with("hang: rank 1 is missing"))
+        };
         let by_process = Own {
             pids: [4101, 4102].into(),
             ..Own::default()
         };
-        let reported = notes_of(&by_process, &["silent.json"]);
-        assert!(reported[0].starts_with(hang), "{reported:?}");
+        let (_, reported) = notes_of(&by_process, &["silent.json"]);
+        assert!(is_hang(&reported), "{reported:?}");
         let hashes = [0xfa93_daea_854b_060b].into();
         let by_communicator = Own {
             hashes,
             ..Own::default()
         };
-        let reported = notes_of(&by_communicator, &["silent.json"]);
-        assert!(reported[0].starts_with(hang), "{reported:?}");
+        let (_, reported) = notes_of(&by_communicator, &["silent.json"]);
+        assert!(is_hang(&reported), "{reported:?}");
         // Another job's, and one process of another host that happens to have the same number.
-        let reported = notes_of(
+        let (address, reported) = notes_of(
             &Own {
                 pids: [77, 5101].into(),
                 ..Own::default()
@@ -408,10 +406,7 @@ mod tests {
         );
         assert_eq!(
             reported,
-            [
-                "NCCL's RAS: who answers at ADDRESS knows nothing of this job; \
-                           give each job of a host an NCCL_RAS_ADDR of its own"
-            ]
+            [Input::Note(SourceNote::Ras(RasNote::OtherJob(address)))]
         );
     }
 }

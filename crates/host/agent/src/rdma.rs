@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use collective::{Connection, Counted, Lost, Path};
-use model::{Input, NetworkFault, QueuePairName, RankNs};
+use model::{Input, NetworkFault, QueuePairName, RankNs, SharedTable, SourceNote};
 use ring::{QueuePair, RequestReader, RingDirectory, process_started};
 
 /// How often tables are read: several times within the half second after which requests are
@@ -67,8 +67,10 @@ impl RdmaFeed {
                     self.tables.insert(path, table);
                 }
                 Err(error) => {
-                    let text = format!("{error}; what its rank sends is not seen");
-                    take(Input::Note { text });
+                    take(Input::Note(SourceNote::UnreadTable {
+                        table: SharedTable::Requests,
+                        error: error.to_string(),
+                    }));
                     self.refused.insert(path);
                 }
             }
@@ -318,10 +320,10 @@ mod tests {
         let mut rounds = |count: usize, ms: u64| {
             let mut reported = 0;
             for _ in 0..count {
-                let begun = at_ms;
+                let first_ms = at_ms;
                 at_ms += ms;
                 for pair in &pairs {
-                    let posted = writer.posted(*pair, 100, 100 << 20, || RankNs(begun * MS));
+                    let posted = writer.posted(*pair, 100, 100 << 20, || RankNs(first_ms * MS));
                     writer.completed(*pair, posted.0, posted.1, || RankNs(at_ms * MS));
                 }
                 let asked = began + Duration::from_millis(at_ms);

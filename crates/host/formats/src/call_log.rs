@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use std::path::Path;
 
-use model::CollectiveOp;
+use model::{CollectiveOp, LogDefect};
 use schedule::{Call, Lane, RankCalls};
 
 use crate::file_name::worded_rank;
@@ -165,24 +165,13 @@ impl CallLog {
     }
 
     /// What should stand beside a verdict on this log.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        let rank = self.calls.rank;
-        let damaged = self.damaged.map(|(first, lines)| {
-            format!(
-                "{lines} lines of the log of rank {rank} are damaged and left out, from line \
-                 {first} on"
-            )
-        });
-        let cut = self.cut.then(|| {
-            format!("the last line of the log of rank {rank} is cut off: it was being written")
-        });
-        let runs = (self.earlier_runs > 0).then(|| {
-            format!(
-                "the log of rank {rank} has {} runs: the last is analysed",
-                self.earlier_runs + 1
-            )
-        });
-        [damaged, cut, runs].into_iter().flatten().collect()
+    pub(crate) fn defects(&self) -> impl Iterator<Item = LogDefect> {
+        let damaged = self
+            .damaged
+            .map(|(first, lines)| LogDefect::Damaged { lines, first });
+        let cut = self.cut.then_some(LogDefect::CutOff);
+        let runs = (self.earlier_runs > 0).then(|| LogDefect::Runs(self.earlier_runs + 1));
+        [damaged, cut, runs].into_iter().flatten()
     }
 }
 
@@ -485,10 +474,7 @@ mod tests {
         let log = read(&text).unwrap();
         assert_eq!(log.calls.calls.len(), 1);
         assert_eq!(log.calls.calls[0].at_ns, last);
-        assert_eq!(
-            log.notes(),
-            ["the log of rank 7 has 2 runs: the last is analysed"]
-        );
+        assert_eq!(log.defects().collect::<Vec<_>>(), [LogDefect::Runs(2)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, InFlight, Input, fold_ranks};
+use model::{CollectiveOp, DumpNote, InFlight, Input, SourceNote};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -185,12 +185,8 @@ pub(crate) fn tell<'a>(
     // First: groups and gaps that a copy seems to show would be of another rank.
     let copied = copied(dumps.clone());
     if !copied.is_empty() {
-        let ranks = fold_ranks(&copied.iter().copied().collect::<Vec<_>>());
-        let text = format!(
-            "the dumps of ranks {ranks} are left out: they are copies of one dump, and whose it \
-             is is unknown"
-        );
-        take(Input::Note { text });
+        let ranks = copied.iter().copied().collect();
+        take(Input::Note(SourceNote::Dumps(DumpNote::Copies(ranks))));
     }
     let dumps: Vec<(u32, &Dump)> = dumps.filter(|(rank, _)| !copied.contains(rank)).collect();
     let (members_of, names) = groups(&dumps, &ranks);
@@ -217,11 +213,7 @@ pub(crate) fn tell<'a>(
         .copied()
         .collect();
     if !lost.is_empty() {
-        let (ranks, plural) = (fold_ranks(&lost), if lost.len() == 1 { "" } else { "s" });
-        let text = format!(
-            "there is no dump of rank{plural} {ranks}: which collectives they entered is not known"
-        );
-        take(Input::Note { text });
+        take(Input::Note(SourceNote::Dumps(DumpNote::Missing(lost))));
     }
     let ended = ended(&dumped);
     for (rank, collectives) in dumped {
@@ -267,25 +259,24 @@ fn leave_out(
     // First: beside the dump of a longer run that has ended, those of this run would all look old.
     for (rank, group, number) in further(dumped) {
         if let Some(further) = dumped.remove(&rank) {
-            let text = format!(
-                "the dump of rank {rank} is left out: it is of another moment than most; {} \
-                 #{number} of group {} has ended on it and is not in most others",
-                further[&(group, number)].op.name(),
-                name_of(group, names)
-            );
-            take(Input::Note { text });
+            take(Input::Note(SourceNote::Dumps(DumpNote::Further {
+                rank,
+                op: further[&(group, number)].op,
+                number,
+                group: name_of(group, names),
+            })));
         }
     }
     // An old dump lacks collectives that its rank has entered since: it would be named for them.
     let earlier = earlier(dumped);
     for (rank, group, number, of) in &earlier {
-        let text = format!(
-            "the dump of rank {rank} is left out: it is older than the others; {} #{number} of \
-             group {} has ended on rank {of} and is not in it",
-            dumped[of][&(*group, *number)].op.name(),
-            name_of(group, names)
-        );
-        take(Input::Note { text });
+        take(Input::Note(SourceNote::Dumps(DumpNote::Old {
+            rank: *rank,
+            op: dumped[of][&(*group, *number)].op,
+            number: *number,
+            group: name_of(group, names),
+            ended_on: *of,
+        })));
     }
     // After all notes: each of two dumps may lack what has ended in the other, if they are of two
     // runs.
@@ -483,10 +474,10 @@ mod tests {
     }
 
     /// The ranks whose dumps are left out, and those whose collectives are told.
-    fn told(dumps: &[Dump]) -> (Vec<String>, BTreeSet<u32>) {
+    fn told(dumps: &[Dump]) -> (Vec<DumpNote>, BTreeSet<u32>) {
         let (mut notes, mut ranks) = (Vec::new(), BTreeSet::new());
         tell((0..).zip(dumps), [].into_iter(), &mut |input| match input {
-            Input::Note { text } => notes.push(text),
+            Input::Note(SourceNote::Dumps(note)) => notes.push(note),
             Input::Entered { rank, .. } => _ = ranks.insert(rank),
             _ => {}
         });
@@ -511,10 +502,12 @@ mod tests {
         assert_eq!(ranks, [0, 1, 2].into(), "{notes:?}");
         assert_eq!(
             notes,
-            [
-                "the dump of rank 3 is left out: it is of another moment than most; ALLREDUCE #6 of \
-                 group a has ended on it and is not in most others"
-            ]
+            [DumpNote::Further {
+                rank: 3,
+                op: CollectiveOp::ALLREDUCE,
+                number: 6,
+                group: "a".to_owned(),
+            }]
         );
     }
 
@@ -525,7 +518,7 @@ mod tests {
         let (notes, ranks) = told(&dumps);
         assert_eq!(ranks, [0, 1].into());
         assert!(
-            notes[0].contains("it is older than the others"),
+            matches!(notes[..], [DumpNote::Old { rank: 2, .. }]),
             "{notes:?}"
         );
         // Of two it is the one that came less far.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
-use model::{CollectiveOp, Input};
+use model::{CollectiveOp, Input, InspectorNote, SourceNote};
 use serde::Deserialize;
 
 use crate::ranks::{ProcessPlace, job_ranks, tell_hosts};
@@ -190,10 +190,10 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
                 member.timed.push(timed);
             } else {
                 let (hash, _) = communicator;
-                notes.push(format!(
-                    "two processes say they are rank {rank} of comm {hash}: the first is \
-                     believed"
-                ));
+                notes.push(InspectorNote::TwoProcesses {
+                    communicator: hash.clone(),
+                    rank: *rank,
+                });
             }
         }
     }
@@ -207,20 +207,20 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
         })
         .collect();
     let (ranks, numbering) = job_ranks(&places);
-    notes.extend(numbering.note());
+    numbering.note().into_iter().for_each(&mut *take);
     tell_hosts(&places, &ranks, take);
     let missing: Vec<_> = all
         .iter()
         .filter(|((_, size), ranks)| ranks.len() < *size as usize)
         .collect();
     if let Some(((hash, size), ranks)) = missing.first() {
-        notes.push(format!(
-            "{} of {} communicators lack logs of some ranks, comm {hash} of {} of {size}: who \
-             has no log cannot be named",
-            missing.len(),
-            all.len(),
-            *size as usize - ranks.len()
-        ));
+        notes.push(InspectorNote::Lacking {
+            lacking: missing.len() as u64,
+            communicators: all.len() as u64,
+            communicator: hash.clone(),
+            logs: u64::from(*size) - ranks.len() as u64,
+            size: *size,
+        });
     }
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     for (hash, _) in all.keys() {
@@ -263,18 +263,13 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
         .iter()
         .fold(0, |sum: u64, log| sum.saturating_add(log.host_timed));
     if host_timed > 0 {
-        notes.push(format!(
-            "{host_timed} collectives were timed by the host and are left out: such times say \
-             nothing of arrivals"
-        ));
+        notes.push(InspectorNote::HostTimed(host_timed));
     }
     let cut = logs.iter().filter(|log| log.cut).count();
     if cut > 0 {
-        notes.push(format!(
-            "logs whose last line is cut off, because they were being written: {cut}"
-        ));
+        notes.push(InspectorNote::CutOff(cut as u64));
     }
-    for text in notes {
-        take(Input::Note { text });
+    for note in notes {
+        take(Input::Note(SourceNote::Inspector(note)));
     }
 }

@@ -12,7 +12,7 @@ use std::{fmt, fs};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use model::{Event, Input, Mark, MarkKind, RankNs, Source};
+use model::{Event, Input, Mark, MarkKind, RankNs, Source, SourceNote};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use verdict::{Job, Settings};
@@ -145,6 +145,15 @@ impl JournalWriter {
     }
 }
 
+/// A note, in words as well for versions that do not know its kind.
+#[derive(Serialize)]
+#[serde(tag = "is", rename = "note")]
+struct NoteLine<'a> {
+    text: String,
+    #[serde(skip_serializing_if = "SourceNote::is_text")]
+    note: &'a SourceNote,
+}
+
 /// Adds the line of an input.
 ///
 /// # Errors
@@ -165,6 +174,10 @@ pub fn input_line(input: &Input, line: &mut Vec<u8>) -> io::Result<()> {
                 write!(line, ",{number}")?;
             }
             line.push(b']');
+        }
+        Input::Note(note) => {
+            let text = narrate::source_note(note);
+            serde_json::to_writer(&mut *line, &NoteLine { text, note })?;
         }
         other => serde_json::to_writer(&mut *line, other)?,
     }
@@ -336,5 +349,56 @@ impl<'de> Deserialize<'de> for MarkNumbers {
             }
         }
         deserializer.deserialize_seq(Each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::ProfileNote;
+
+    use super::*;
+
+    fn line_of(note: SourceNote) -> String {
+        let mut line = Vec::new();
+        input_line(&Input::Note(note), &mut line).unwrap();
+        String::from_utf8(line).unwrap()
+    }
+
+    #[test]
+    fn a_note_is_written_in_words_and_read_by_its_kind() {
+        let far = SourceNote::Profile(ProfileNote::TooFar(7));
+        let line = line_of(far.clone());
+        assert_eq!(
+            line,
+            r#"{"is":"note","text":"an order to profile ranks was refused: step 7 is far ahead","note":{"profile":{"too_far":7}}}"#
+                .to_owned()
+                + "\n"
+        );
+        assert_eq!(input_of(line.as_bytes()), Ok(Input::Note(far)));
+        let undelivered = line_of(SourceNote::Undelivered);
+        let read = input_of(undelivered.as_bytes());
+        assert_eq!(read, Ok(Input::Note(SourceNote::Undelivered)));
+    }
+
+    #[test]
+    fn a_note_of_another_version_keeps_its_words() {
+        let earlier = r#"{"is":"note","text":"rank 3 is slow"}"#;
+        let text = SourceNote::Text("rank 3 is slow".to_owned());
+        assert_eq!(input_of(earlier.as_bytes()), Ok(Input::Note(text.clone())));
+        assert_eq!(line_of(text.clone()).trim_end(), earlier);
+        // Kinds, and fields of a kind, that are not there yet.
+        for later in [
+            r#"{"tides":{"rank":3}}"#,
+            r#"{"probe_faults":{"by_rank":{}}}"#,
+            "[3]",
+        ] {
+            let line = format!(r#"{{"is":"note","text":"rank 3 is slow","note":{later}}}"#);
+            assert_eq!(
+                input_of(line.as_bytes()),
+                Ok(Input::Note(text.clone())),
+                "{later}"
+            );
+        }
+        assert!(input_of(br#"{"is":"note"}"#).is_err());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, InFlight, Input, Ranks, fold_ranks};
+use model::{CollectiveOp, InFlight, Input, Ranks, RasNote, SourceNote};
 
 use crate::ranks::{ProcessPlace, job_ranks, tell_hosts};
 use crate::ras::{Present, RasCommunicator, RasReply, Why};
@@ -23,8 +23,8 @@ pub(crate) fn tell(replies: &[&RasReply], mut group: u32, take: &mut dyn FnMut(I
         .collect();
     let (ranks, numbering) = job_ranks(&places);
     tell_hosts(&places, &ranks, take);
-    let mut notes: Vec<String> = latest.notes.clone();
-    notes.extend(numbering.note());
+    numbering.note().into_iter().for_each(&mut *take);
+    let mut notes = latest.notes.clone();
     let mut absent: BTreeMap<(u32, Why), &ProcessPlace> = BTreeMap::new();
     let before_by_name: BTreeMap<&str, &RasCommunicator> = before
         .last()
@@ -42,21 +42,17 @@ pub(crate) fn tell(replies: &[&RasReply], mut group: u32, take: &mut dyn FnMut(I
         }
     }
     for ((rank, why), (host, pid, _)) in absent {
-        let text = match why {
-            Why::Dead => "is considered dead by NCCL's RAS",
-            Why::Silent => {
-                "does not answer NCCL's RAS: it is stopped, or its host cannot be reached"
-            }
-            Why::Elsewhere => continue,
-        };
-        let process = if *pid < 0 {
-            String::new()
-        } else {
-            format!(" (process {pid} on {host})")
-        };
-        notes.push(format!("rank {rank}{process} {text}"));
+        if why == Why::Elsewhere {
+            continue;
+        }
+        let is_dead = why == Why::Dead;
+        notes.push(RasNote::Unreachable {
+            rank,
+            process: (*pid >= 0).then(|| (*pid, host.clone())),
+            is_dead,
+        });
         // A rank that is only silent may come back: a stopped process does.
-        if why == Why::Dead {
+        if is_dead {
             take(Input::Left {
                 rank,
                 step: 0,
@@ -65,13 +61,10 @@ pub(crate) fn tell(replies: &[&RasReply], mut group: u32, take: &mut dyn FnMut(I
         }
     }
     if !before.is_empty() {
-        notes.push(format!(
-            "of {} RAS replies the latest is read",
-            before.len() + 1
-        ));
+        notes.push(RasNote::Replies(replies.len() as u64));
     }
-    for text in notes {
-        take(Input::Note { text });
+    for note in notes {
+        take(Input::Note(SourceNote::Ras(note)));
     }
     group
 }
@@ -96,7 +89,7 @@ impl RasCommunicator {
         of_job: &BTreeMap<u32, u32>,
         earlier: Option<&Self>,
         group: u32,
-        notes: &mut Vec<String>,
+        notes: &mut Vec<RasNote>,
         take: &mut dyn FnMut(Input),
     ) -> u32 {
         let unreachable: Vec<u32> = self
@@ -112,18 +105,16 @@ impl RasCommunicator {
             .map(|(rank, _)| *rank)
             .collect();
         if !elsewhere.is_empty() {
-            let ranks = fold_ranks(&elsewhere);
-            let name = &self.name;
-            notes.push(format!("{name}: its rank {ranks} answers and is not in it"));
+            notes.push(RasNote::Elsewhere {
+                communicator: self.name.clone(),
+                ranks: elsewhere,
+            });
         }
         let ahead = self.ahead();
         let moved = earlier.is_some_and(|earlier| self.moved_since(earlier, &ahead));
         let apart = unreachable.is_empty() && ahead.values().any(|ahead| !ahead.is_empty());
         if apart && moved {
-            let name = &self.name;
-            notes.push(format!(
-                "{name}: ranks are apart, and moved between the replies"
-            ));
+            notes.push(RasNote::Moving(self.name.clone()));
         }
         let there: Vec<u32> = self
             .ranks
@@ -150,10 +141,7 @@ impl RasCommunicator {
             }
             return group + 1;
         }
-        let caveat = "launched collectives were counted at one moment, at which ranks of a \
-                      healthy job may be apart too; a second reply some seconds later tells \
-                      whether they stay so";
-        notes.push(caveat.to_owned());
+        notes.push(RasNote::OneMoment);
         let members: Ranks = there.into_iter().collect();
         if let Some((op, number)) = self.crossed(&ahead) {
             take(Input::Group {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::Input;
+use model::{Input, SourceNote};
 
 /// Where a rank of a communicator runs: host, process, device.
 pub(crate) type ProcessPlace = (String, i64, i64);
@@ -64,10 +64,8 @@ pub(crate) enum Numbering {
 
 impl Numbering {
     /// What stands beside the verdict.
-    pub(crate) fn note(self) -> Option<String> {
-        let guessed = "no communicator has all processes: ranks are counted here in order of \
-                       host and process";
-        (self == Self::Guessed).then(|| guessed.to_owned())
+    pub(crate) fn note(self) -> Option<Input> {
+        (self == Self::Guessed).then_some(Input::Note(SourceNote::RanksGuessed))
     }
 }
 

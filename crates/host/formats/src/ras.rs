@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use model::fold_ranks;
+use model::{RankTrouble, RasNote};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ pub(crate) struct RasReply {
     /// Local time of the answering host; empty if it was not given.
     pub(crate) at: String,
     pub(crate) communicators: Vec<RasCommunicator>,
-    pub(crate) notes: Vec<String>,
+    pub(crate) notes: Vec<RasNote>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -270,23 +270,17 @@ impl DocumentRank {
     }
 
     /// What is wrong with it, by its own account.
-    fn trouble(&self) -> Option<String> {
+    fn trouble(&self) -> Option<RankTrouble> {
         let status = &self.status;
         if status.abort_flag {
-            return Some("aborts it".to_owned());
+            return Some(RankTrouble::Aborts);
         }
         match (status.async_error, status.init_state) {
             // A call that does not block leaves this as its error while it is under way.
             (0 | IN_PROGRESS, 0) => None,
-            (0 | IN_PROGRESS, IN_PROGRESS) => Some("has not joined it yet".to_owned()),
-            (0 | IN_PROGRESS, error) => Some(format!(
-                "could not join it: {} (init_state {error})",
-                error_name(error)
-            )),
-            (error, _) => Some(format!(
-                "reports {} (async_error {error})",
-                error_name(error)
-            )),
+            (0 | IN_PROGRESS, IN_PROGRESS) => Some(RankTrouble::NotJoined),
+            (0 | IN_PROGRESS, error) => Some(RankTrouble::CouldNotJoin(error)),
+            (error, _) => Some(RankTrouble::Error(error)),
         }
     }
 }
@@ -309,32 +303,20 @@ pub(crate) fn is_hexadecimal(hash: &str) -> bool {
         .is_some_and(|digits| u64::from_str_radix(digits, 16).is_ok())
 }
 
-/// NCCL's names of its results.
-fn error_name(error: i64) -> &'static str {
-    match error {
-        1 => "an unhandled CUDA error",
-        2 => "a system error",
-        3 => "an internal error",
-        4 => "an invalid argument",
-        5 => "invalid usage",
-        6 => "an error of another process",
-        _ => "an unknown error",
-    }
-}
-
 /// What ranks of a communicator say is wrong with them.
-fn troubles(name: &str, ranks: &[DocumentRank]) -> Vec<String> {
-    let mut by_trouble: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+fn troubles(name: &str, ranks: &[DocumentRank]) -> impl Iterator<Item = RasNote> {
+    let mut by_trouble: BTreeMap<RankTrouble, Vec<u32>> = BTreeMap::new();
     for rank in ranks {
         if let Some(trouble) = rank.trouble() {
             by_trouble.entry(trouble).or_default().push(rank.rank);
         }
     }
-    by_trouble
-        .into_iter()
-        .map(|(trouble, mut ranks)| {
-            ranks.sort_unstable();
-            format!("{name}: its rank {} {trouble}", fold_ranks(&ranks))
-        })
-        .collect()
+    by_trouble.into_iter().map(|(trouble, mut ranks)| {
+        ranks.sort_unstable();
+        RasNote::Trouble {
+            communicator: name.to_owned(),
+            ranks,
+            trouble,
+        }
+    })
 }

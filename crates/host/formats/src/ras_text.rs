@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use model::fold_ranks;
+use model::{RankTrouble, RasNote};
 
 use crate::FormatError;
 use crate::ranks::ProcessPlace;
@@ -35,7 +35,7 @@ struct ReportedComm {
     /// Functions and ranks that were listed with a class.
     listed: BTreeSet<(String, u32)>,
     missing: BTreeMap<u32, Missing>,
-    troubles: BTreeMap<String, Vec<u32>>,
+    troubles: BTreeMap<RankTrouble, Vec<u32>>,
 }
 
 struct CountClass {
@@ -51,7 +51,7 @@ enum Listing {
     Dead,
     Missing,
     Class(String),
-    Trouble(String),
+    Trouble(RankTrouble),
 }
 
 struct RasTextReader<'a> {
@@ -198,14 +198,14 @@ impl RasTextReader<'_> {
                 self.rank(rank, &words)?;
             }
             [_, "ranks", "have", "status", status] => {
-                self.listing = Listing::Trouble(format!("has status {status}"));
+                self.listing = Listing::Trouble(RankTrouble::Status((*status).to_owned()));
             }
             ["Rank", rank, "has", "status", status, ..] => {
-                self.listing = Listing::Trouble(format!("has status {status}"));
+                self.listing = Listing::Trouble(RankTrouble::Status((*status).to_owned()));
                 self.rank(rank, &words)?;
             }
             [_, "ranks", "reported", error @ ..] => {
-                self.listing = Listing::Trouble(format!("reported {}", error.join(" ")));
+                self.listing = Listing::Trouble(RankTrouble::Reported(error.join(" ")));
             }
             ["Rank", rank, "reported", rest @ ..] => {
                 let error: Vec<&str> = rest
@@ -213,7 +213,7 @@ impl RasTextReader<'_> {
                     .take_while(|word| **word != "--")
                     .copied()
                     .collect();
-                self.listing = Listing::Trouble(format!("reported {}", error.join(" ")));
+                self.listing = Listing::Trouble(RankTrouble::Reported(error.join(" ")));
                 self.rank(rank, &words)?;
             }
             ["Rank", rank, "--", ..] => self.rank(rank, &words)?,
@@ -325,25 +325,21 @@ impl RasTextReader<'_> {
         };
         let said = self.said.remove(at);
         if self.sizes.values().any(|size| *size > said.size) {
-            reply
-                .notes
-                .push(format!("ranks are those of {}", said.name));
+            reply.notes.push(RasNote::NumberedBy(said.name.clone()));
         }
         if let Some(other) = self.said.first() {
-            reply.notes.push(format!(
-                "{} more communicators have faults, {} for one ({}): only JSON replies tell \
-                 which ranks of several communicators are the same",
-                self.said.len(),
-                other.name,
-                other.kind
-            ));
+            reply.notes.push(RasNote::MoreFaults {
+                others: self.said.len() as u64,
+                name: other.name.clone(),
+                fault: other.kind.clone(),
+            });
         }
         for (trouble, ranks) in &said.troubles {
-            reply.notes.push(format!(
-                "{}: its rank {} {trouble}",
-                said.name,
-                fold_ranks(ranks)
-            ));
+            reply.notes.push(RasNote::Trouble {
+                communicator: said.name.clone(),
+                ranks: ranks.clone(),
+                trouble: trouble.clone(),
+            });
         }
         reply
             .communicators
@@ -368,7 +364,7 @@ fn is_number(word: &str) -> bool {
 }
 
 impl ReportedComm {
-    fn communicator(self, notes: &mut Vec<String>) -> RasCommunicator {
+    fn communicator(self, notes: &mut Vec<RasNote>) -> RasCommunicator {
         let mut ranks: BTreeMap<u32, Present> = (0..self.size)
             .filter(|rank| !self.missing.contains_key(rank))
             .map(|rank| (rank, unlisted(rank)))
@@ -390,11 +386,10 @@ impl ReportedComm {
                     Some(class.launched)
                 }
                 _ => {
-                    notes.push(format!(
-                        "{}: the report does not say which ranks launched how many {function}: \
-                         ask for VERBOSE STATUS, or for JSON",
-                        self.name
-                    ));
+                    notes.push(RasNote::Unlisted {
+                        communicator: self.name.clone(),
+                        function,
+                    });
                     // The listed alone would not do: the others would count as having launched
                     // none.
                     continue;

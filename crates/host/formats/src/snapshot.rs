@@ -6,7 +6,7 @@ use std::io::BufRead;
 use std::path::Path;
 
 use collective::{idle_ports, slow_links};
-use model::{Frame, Input, ProcessState, SlowConnection, Source, Stack};
+use model::{Frame, Input, LogDefect, ProcessState, SlowConnection, Source, SourceNote, Stack};
 use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
@@ -245,18 +245,15 @@ impl Snapshot {
     fn tell_calls(&self, job: &mut Job) {
         let mut logs: BTreeMap<u32, &RankCalls> = BTreeMap::new();
         for log in self.call_logs() {
-            let calls = &log.calls;
-            for text in log.notes() {
-                job.take(Input::Note { text });
+            let (calls, rank) = (&log.calls, log.calls.rank);
+            for defect in log.defects() {
+                job.take(Input::Note(SourceNote::CallLog { rank, defect }));
             }
-            let known = logs.entry(calls.rank).or_insert(calls);
+            let known = logs.entry(rank).or_insert(calls);
             // `or_insert` gives the log itself back if it is the first of its rank.
             if !std::ptr::eq(*known, calls) {
-                let text = format!(
-                    "two logs are of rank {}: the one that ends last is analysed",
-                    calls.rank
-                );
-                job.take(Input::Note { text });
+                let defect = LogDefect::Twice;
+                job.take(Input::Note(SourceNote::CallLog { rank, defect }));
                 let (end, known_end) = (calls.calls.last(), known.calls.last());
                 if end.map(|call| call.at_ns) > known_end.map(|call| call.at_ns) {
                     *known = calls;
@@ -264,12 +261,10 @@ impl Snapshot {
             }
         }
         let requests = self.returned().map(|returned| {
-            let requests: usize = returned.values().map(Vec::len).sum();
-            let connections = returned.len();
-            let text = format!(
-                "{requests} work requests that came back were reported, of {connections} connections"
-            );
-            job.take(Input::Note { text });
+            job.take(Input::Note(SourceNote::WorkRequests {
+                requests: returned.values().map(|of_link| of_link.len() as u64).sum(),
+                connections: returned.len() as u64,
+            }));
             let idle_ports = idle_ports(&returned);
             WorkRequests {
                 slow: named(slow_links(returned), &logs),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{ProfileWindow, Source, StageNames, WorkerPatterns, fold_ranks};
+use model::{Input, ProfileWindow, Source, SourceNote, StageNames, TraceNote, WorkerPatterns};
 use pattern::{PatternSettings, Resource, costliest};
 use trace::{Counter, Names, SliceKind, Trace, match_collectives, profile, rank_steps};
 use verdict::{Job, ProfiledRank, Settings};
@@ -151,7 +151,7 @@ const SAME_TIME_NS: u64 = 600 * 1_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct TraceSet {
     ranks: BTreeMap<u32, RankTrace>,
-    notes: Vec<String>,
+    notes: Vec<TraceNote>,
 }
 
 impl TraceSet {
@@ -208,22 +208,20 @@ impl TraceSet {
     }
 
     fn add(&mut self, rank: Option<u32>, mut trace: RankTrace) {
-        let name = trace.path.display().to_string();
+        let file = trace.path.display().to_string();
         let rank = rank.unwrap_or_else(|| {
             let free = (0..u32::MAX).find(|rank| !self.ranks.contains_key(rank));
             let rank = free.unwrap_or_default();
-            let note = format!("{name} does not say which rank it is of: taken for rank {rank}");
-            self.notes.push(note);
+            let file = file.clone();
+            self.notes.push(TraceNote::RankGuessed { file, rank });
             rank
         });
         trace.profiled.rank = rank;
-        self.notes.extend(
-            trace
-                .trace
-                .losses
-                .iter()
-                .map(|loss| format!("{name}: {loss}")),
-        );
+        let losses = trace.trace.losses.iter().cloned();
+        self.notes.extend(losses.map(|loss| TraceNote::Lost {
+            file: file.clone(),
+            loss,
+        }));
         self.ranks.insert(rank, trace);
     }
 
@@ -254,15 +252,15 @@ impl TraceSet {
             .map(|trace| trace.profiled.clone())
             .collect();
         job.add_profiles(profiled, &matches);
-        for text in self.all_notes() {
-            job.take(model::Input::Note { text });
+        for note in self.all_notes() {
+            job.take(Input::Note(SourceNote::Traces(note)));
         }
         job.finish();
         job
     }
 
     /// What could not be seen.
-    fn all_notes(&self) -> Vec<String> {
+    fn all_notes(&self) -> Vec<TraceNote> {
         let mut notes = self.notes.clone();
         let sizes = self
             .ranks
@@ -274,11 +272,9 @@ impl TraceSet {
             .filter(|rank| !self.ranks.contains_key(rank))
             .collect();
         if !missing.is_empty() && self.ranks.len() > 1 {
-            notes.push(format!("no trace of rank {}", fold_ranks(&missing)));
+            notes.push(TraceNote::Missing(missing));
         } else if !missing.is_empty() {
-            notes.push(format!(
-                "a trace of one of {world} ranks: nothing can be compared"
-            ));
+            notes.push(TraceNote::Alone(world));
         }
         let stepless: Vec<u32> = self
             .ranks
@@ -287,11 +283,7 @@ impl TraceSet {
             .map(|(rank, _)| *rank)
             .collect();
         if !stepless.is_empty() {
-            notes.push(format!(
-                "no steps were recorded on rank {}: call prof.step() in the loop, or mark steps as NVTX \
-                 ranges called step N",
-                fold_ranks(&stepless)
-            ));
+            notes.push(TraceNote::NoSteps(stepless));
         }
         notes
     }

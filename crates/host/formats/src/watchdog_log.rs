@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead};
 use std::ops::RangeInclusive;
 
-use model::{CollectiveOp, InFlight, Input, fold_ranks};
+use model::{CollectiveOp, InFlight, Input, PrintedNote, SourceNote, UnlikeCounts};
 
 mod ended;
 mod record;
 mod said;
 
-use ended::{Summary, how};
+use ended::Summary;
 use record::Records;
 use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
 
@@ -375,29 +375,27 @@ pub(crate) fn report(
             members.extend(&unknown);
         }
         if let Some(why) = logged.incomparable() {
-            notes.push(format!("group {name}: {why}"));
+            notes.push(PrintedNote::Incomparable { group: name, why });
             continue;
         }
         if let Some(number) = logged.waits_in() {
-            let known = ranks(logged.ranks.keys());
             if dead.is_some() {
-                let op = logged
-                    .ops(number)
-                    .next()
-                    .map_or("collective", |work| &*work.op);
                 let waiting = logged
                     .ranks
                     .iter()
                     .filter(|(_, it)| it.waits_in() == Some(number));
-                notes.push(format!(
-                    "waiting in {op} #{number} of group {name}: {}",
-                    ranks(waiting.map(|(rank, _)| rank))
-                ));
+                notes.push(PrintedNote::Waiting {
+                    op: logged.ops(number).next().map(|work| work.op.clone()),
+                    number,
+                    group: name.clone(),
+                    ranks: waiting.map(|(rank, _)| *rank).collect(),
+                });
             } else if key != "0" || members.len() == 1 {
-                notes.push(format!(
-                    "of group {name} only {known} printed anything: others may be in it, and may not \
-                     have entered #{number}"
-                ));
+                notes.push(PrintedNote::PartOfGroup {
+                    group: name.clone(),
+                    ranks: logged.all(),
+                    number,
+                });
             }
         }
         take(Input::Group {
@@ -450,14 +448,10 @@ pub(crate) fn report(
         group += 1;
     }
     if is_waited && !unknown.is_empty() {
-        notes.push(format!(
-            "how far {} came was not printed: whether what others wait in was entered there is not \
-             known",
-            ranks(&unknown)
-        ));
+        notes.push(PrintedNote::Uncounted(unknown));
     }
-    for text in notes {
-        take(Input::Note { text });
+    for note in notes {
+        take(Input::Note(SourceNote::Printed(note)));
     }
     if let Some((rank, signal)) = death {
         take(Input::Killed { rank, signal });
@@ -504,6 +498,11 @@ impl LoggedGroup {
         }
     }
 
+    /// The ranks that printed anything of it.
+    fn all(&self) -> Vec<u32> {
+        self.ranks.keys().copied().collect()
+    }
+
     /// The collective in question: the first that a rank waits in.
     fn waits_in(&self) -> Option<u64> {
         self.ranks.values().filter_map(LoggedRank::waits_in).min()
@@ -516,18 +515,16 @@ impl LoggedGroup {
     }
 
     /// Why counts of its ranks do not tell who is behind.
-    fn incomparable(&self) -> Option<String> {
+    fn incomparable(&self) -> Option<UnlikeCounts> {
         const ONE_BY_ONE: [&str; 3] = ["SEND", "RECV", "COALESCED"];
         let waits_in = self.waits_in()?;
         let mut ops = self.ranks.values().filter_map(|it| it.timed_out.as_ref());
         if let Some(work) = ops.find(|it| ONE_BY_ONE.contains(&&*it.op)) {
-            return Some(format!(
-                "{} timed out in {} #{}: each rank counts sends and receives for itself, and who is \
-                 behind cannot be compared",
-                ranks(self.ranks.keys()),
-                work.op,
-                work.number
-            ));
+            return Some(UnlikeCounts::PointToPoint {
+                ranks: self.all(),
+                op: work.op.clone(),
+                number: work.number,
+            });
         }
         let places: Vec<(u32, u32)> = self
             .ranks
@@ -540,10 +537,7 @@ impl LoggedGroup {
         let are_in_order = places.windows(2).all(|it| it[0].1 < it[1].1);
         let are_of_all = places.iter().all(|(rank, place)| rank == place);
         if !are_in_order || (self.is_of_process && places.len() > 1 && !are_of_all) {
-            return Some(format!(
-                "several groups of {} have this number, and who is behind cannot be compared",
-                ranks(self.ranks.keys())
-            ));
+            return Some(UnlikeCounts::SharedNumber(self.all()));
         }
         let joins_all = self
             .ops(waits_in)
@@ -558,15 +552,13 @@ impl LoggedGroup {
         }
         let waiting = self.ranks.iter().filter_map(|(rank, it)| {
             let number = it.waits_in()?;
-            let op = it.timed_out.as_ref().map_or("", |work| &*work.op);
-            Some(format!("rank {rank} waits in {op} #{number}"))
+            let timed_out = it.timed_out.as_ref();
+            Some((*rank, timed_out.map(|work| work.op.clone()), number))
         });
-        Some(format!(
-            "{}; {} completed later ones than the first of these, which all of a group must enter: \
-             these ranks have called different collectives, or do not count alike",
-            waiting.collect::<Vec<_>>().join(", "),
-            ranks(&ahead)
-        ))
+        Some(UnlikeCounts::Apart {
+            waiting: waiting.collect(),
+            ahead,
+        })
     }
 
     /// Who is in the collective that has not ended: the first that a rank waits in. Hosts run on, so
@@ -613,73 +605,39 @@ impl LoggedRank {
 
 impl WatchdogLog {
     /// What should stand beside a verdict on this log.
-    fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self
-            .errors
-            .iter()
-            .map(|(rank, (error, _))| format!("rank {rank} raised: {error}"))
-            .collect();
-        if let Some((first, with_it)) = self.summary.first() {
-            let also = if with_it.is_empty() {
-                String::new()
-            } else {
-                format!("; {} ended in the same second", ranks(&with_it))
-            };
-            notes.push(format!(
-                "torchrun saw rank {} end first, {}{also}",
-                first.rank,
-                how(first.code)
-            ));
-        } else if let Some((rank, code)) = self.summary.on_host {
-            notes.push(format!(
-                "torchrun saw the process with local rank {rank} of its host end first, {}: its \
-                 summary, which would give the rank in the job, is not in this log",
-                how(code)
-            ));
+    fn notes(&self) -> Vec<PrintedNote> {
+        let raised = self.errors.iter().map(|(rank, (error, _))| {
+            let (rank, error) = (*rank, error.clone());
+            PrintedNote::Raised { rank, error }
+        });
+        let mut notes: Vec<PrintedNote> = raised.collect();
+        let first = self.summary.first();
+        if first.is_none() && !self.summary.ended.is_empty() {
+            let ended: BTreeSet<u32> = self.summary.ended.iter().map(|it| it.rank).collect();
+            notes.push(PrintedNote::Ended(ended.into_iter().collect()));
         }
-        if self.summary.first().is_none() && !self.summary.ended.is_empty() {
-            notes.push(format!(
-                "torchrun saw {} end, and which rank was the first is not in this log",
-                ranks(
-                    &self
-                        .summary
-                        .ended
-                        .iter()
-                        .map(|it| it.rank)
-                        .collect::<BTreeSet<u32>>()
-                )
-            ));
+        if let Some((first, with_it)) = first {
+            notes.push(PrintedNote::FirstEnded {
+                rank: first.rank,
+                code: first.code,
+                with_it,
+            });
+        } else if let Some((local_rank, code)) = self.summary.on_host {
+            notes.push(PrintedNote::FirstOfHost { local_rank, code });
         }
-        for rank in &self.stuck {
-            notes.push(format!(
-                "the watchdog of rank {rank} got stuck itself: a call of CUDA or NCCL does not return \
-                 there, or a thread keeps the GIL"
-            ));
-        }
-        for peer in &self.lost_peers {
-            notes.push(format!(
-                "a rank lost the connection to a process at {peer}, which ended before: the output of \
-                 that process tells why"
-            ));
-        }
-        for [one, other] in &self.differing {
-            notes.push(format!(
-                "PyTorch compared ranks {} and {} and found that they call different collectives",
-                one.rank, other.rank
-            ));
-        }
+        notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
+        notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
+        let differing = self.differing.iter();
+        notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));
         self.timeout_notes(&mut notes);
         if self.earlier_starts > 0 {
-            notes.push(format!(
-                "the log has {} starts of the job: the last is analysed",
-                self.earlier_starts + 1
-            ));
+            notes.push(PrintedNote::Starts(self.earlier_starts + 1));
         }
         notes
     }
 
     /// Of collectives that timed out and are of no group that is known.
-    fn timeout_notes(&self, notes: &mut Vec<String>) {
+    fn timeout_notes(&self, notes: &mut Vec<PrintedNote>) {
         let of = |is_numbered: bool| {
             let with = self.timeouts.iter().filter(move |(_, works)| {
                 works.iter().any(|work| (work.number > 0) == is_numbered)
@@ -688,27 +646,19 @@ impl WatchdogLog {
         };
         let (numbered, others) = (of(true), of(false));
         if !others.is_empty() {
-            notes.push(format!(
-                "collectives of {} timed out, and PyTorch before 1.13 does not number them: who is \
-                 behind cannot be compared",
-                ranks(&others)
-            ));
+            notes.push(PrintedNote::Unnumbered(others));
         }
         if !numbered.is_empty() {
-            notes.push(format!(
-                "collectives of {} timed out and no line names their group, which PyTorch 2.3 and \
-                 later do: who is behind cannot be compared",
-                ranks(&numbered)
-            ));
+            notes.push(PrintedNote::Ungrouped(numbered));
         }
         if self.timed_out_somewhere && self.timeouts.is_empty() && self.groups.is_empty() {
-            notes.push("a collective timed out, and no line names the rank".to_owned());
+            notes.push(PrintedNote::SomeTimeout);
         }
         self.unlike(notes);
     }
 
     /// Timeouts of one number and unlike kinds, which may be of one group.
-    fn unlike(&self, notes: &mut Vec<String>) {
+    fn unlike(&self, notes: &mut Vec<PrintedNote>) {
         let placed = self.groups.values().flat_map(|group| &group.ranks);
         let placed = placed.filter_map(|(rank, it)| Some((it.timed_out.as_ref()?, *rank)));
         let unplaced: Vec<(&Work, u32)> = self
@@ -725,25 +675,17 @@ impl WatchdogLog {
                 kinds.entry(work).or_default().push(*rank);
             }
             if kinds.len() > 1 {
-                let each = kinds
-                    .iter()
-                    .map(|(work, of)| format!("{} in {} {}", ranks(of), work.op, work.detail))
-                    .map(|text| text.trim_end().to_owned());
-                notes.push(format!(
-                    "{} timed out, all as #{number}: if they are of one group, its ranks called \
-                     different collectives",
-                    each.collect::<Vec<_>>().join(", ")
-                ));
+                let sides = kinds.into_iter().map(|(work, of)| {
+                    let what = format!("{} {}", work.op, work.detail);
+                    (of, what.trim_end().to_owned())
+                });
+                notes.push(PrintedNote::UnlikeTimeouts {
+                    number,
+                    sides: sides.collect(),
+                });
             }
         }
     }
-}
-
-/// Ranks as a subject.
-fn ranks<'a>(ranks: impl IntoIterator<Item = &'a u32>) -> String {
-    let ranks: Vec<u32> = ranks.into_iter().copied().collect();
-    let plural = if ranks.len() == 1 { "" } else { "s" };
-    format!("rank{plural} {}", fold_ranks(&ranks))
 }
 
 #[cfg(test)]

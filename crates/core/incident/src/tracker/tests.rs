@@ -37,7 +37,9 @@ fn what_a_device_cost_while_it_was_awaited_is_a_share_of_that_time() {
     let (settings, gates) = (IncidentSettings::default(), Gates::default());
     let (mut tracker, mut group) = (Tracker::default(), Group::default());
     let mut windows = [0, 20, 40, 60].map(|first| window(first, 20, 4, Some(2)));
-    windows.iter().for_each(|it| group.take(&analysed(it)));
+    for it in &windows {
+        group.take(&analysed(it));
+    }
     let last = windows.last_mut().unwrap();
     let found = analysed(last);
     let of_window = find_faults(last, &found, &gates, &settings).remove(0);

@@ -42,10 +42,11 @@ struct Followed {
     recent: VecDeque<Option<Struck>>,
 }
 
+/// An iteration in which a device was slower.
 #[derive(Debug)]
-struct Struck {
-    held: HeldUp,
-    is_reported: bool,
+pub(super) struct Struck {
+    pub(super) held: HeldUp,
+    pub(super) is_reported: bool,
 }
 
 /// What a device took by itself for the blocks of a pass in an iteration: at least and at most.
@@ -81,7 +82,7 @@ impl Steady {
         &mut self,
         own_s: &OwnTimes,
         span_s: f64,
-        mut lost: BTreeMap<(u32, Pass), HeldUp>,
+        mut lost: BTreeMap<(u32, Pass), Struck>,
     ) -> Vec<HeldUp> {
         if lost.is_empty() {
             self.spans_s.learn(span_s);
@@ -97,9 +98,9 @@ impl Steady {
             if followed.recent.len() == RECENT {
                 followed.recent.pop_front();
             }
-            followed.recent.push_back(struck.map(|held| Struck {
-                held: HeldUp { usual_s, ..held },
-                is_reported: false,
+            followed.recent.push_back(struck.map(|mut struck| {
+                struck.held.usual_s = usual_s;
+                struck
             }));
             found.extend(followed.report());
         }
@@ -125,11 +126,10 @@ impl Followed {
         if struck().count() < STRUCK_MIN || !is_real {
             return Vec::new();
         }
-        let new = self
-            .recent
-            .iter_mut()
-            .flatten()
-            .filter(|it| !it.is_reported);
+        // A hiccup before it became slower is none of it.
+        let least_s = OWN_SHARE * middle(|held| held.lost_s).unwrap_or(0.0);
+        let struck = self.recent.iter_mut().flatten();
+        let new = struck.filter(|it| !it.is_reported && it.held.lost_s >= least_s);
         new.map(|struck| {
             struck.is_reported = true;
             struck.held.clone()

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Source, Sync, VerdictNote, Window};
+use model::{Source, SourceNote, Sync, VerdictNote, Window};
 
 use super::Job;
 use crate::detectors::pipeline_notes;
@@ -17,7 +17,7 @@ const MAX_ENDS: usize = 8;
 pub(super) struct Notes {
     counts: BTreeMap<Counted, u64>,
     said: Vec<VerdictNote>,
-    texts: BTreeSet<String>,
+    of_sources: BTreeSet<SourceNote>,
 }
 
 /// Things worth a note that are counted.
@@ -68,17 +68,17 @@ impl Notes {
     /// Keeps a note, unless it is known.
     pub(super) fn say(&mut self, note: VerdictNote) {
         let (count, is_known) = match &note {
-            // Texts come from programs, and have a bound of their own: they crowd out no note of
-            // laggard's.
-            VerdictNote::Text(text) => (self.texts.len(), self.texts.contains(text)),
+            // Notes of sources may come from programs, and have a bound of their own: they crowd out
+            // none of laggard's.
+            VerdictNote::Source(note) => (self.of_sources.len(), self.of_sources.contains(note)),
             note => (self.said.len(), self.said.contains(note)),
         };
         if is_known || count >= MAX_SAID {
             return;
         }
         match note {
-            VerdictNote::Text(text) => {
-                self.texts.insert(text);
+            VerdictNote::Source(note) => {
+                self.of_sources.insert(note);
             }
             note => self.said.push(note),
         }
@@ -126,8 +126,8 @@ impl Notes {
                 Counted::OneStep(on_one_clock) => VerdictNote::OneStep { on_one_clock },
             })
         });
-        let texts = self.texts.iter().cloned().map(VerdictNote::Text);
-        counted.chain(self.said.iter().cloned()).chain(texts)
+        let of_sources = self.of_sources.iter().cloned().map(VerdictNote::Source);
+        counted.chain(self.said.iter().cloned()).chain(of_sources)
     }
 }
 
@@ -253,8 +253,8 @@ mod tests {
     #[test]
     fn of_any_number_of_notes_the_first_are_kept() {
         let mut notes = Notes::default();
-        for number in 0..2 * MAX_SAID {
-            notes.say(VerdictNote::Text(number.to_string()));
+        for number in 0..2 * MAX_SAID as u64 {
+            notes.say(VerdictNote::Source(SourceNote::ProbeFaults(number)));
         }
         assert_eq!(notes.all(0).count(), MAX_SAID);
     }

@@ -104,18 +104,6 @@ impl Ended {
     }
 }
 
-/// How a process ended, in words.
-pub(super) fn how(code: i32) -> String {
-    match code {
-        -15 => "by signal 15 (SIGTERM)".to_owned(),
-        -11 => "by signal 11 (SIGSEGV)".to_owned(),
-        -9 => "by signal 9 (SIGKILL)".to_owned(),
-        -6 => "by signal 6 (SIGABRT), with which watchdogs end processes as well".to_owned(),
-        ..0 => format!("by signal {}", -i64::from(code)),
-        _ => format!("with exit code {code}"),
-    }
-}
-
 fn exit_code(text: &str) -> Option<i32> {
     match text.strip_prefix('-') {
         Some(signal) => number::<i32>(signal).map(|signal| -signal),

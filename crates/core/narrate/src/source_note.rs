@@ -1,0 +1,484 @@
+//! What sources say of themselves.
+
+use model::{
+    DumpNote, InspectorNote, LogDefect, PrintedNote, ProfileNote, RankTrouble, RasNote,
+    SharedTable, SourceNote, TraceNote, UnlikeCounts, Unrecorded, fold_ranks,
+};
+
+use crate::death;
+use crate::words::who;
+
+/// Words a note of a source.
+pub fn source_note(note: &SourceNote) -> String {
+    match note {
+        SourceNote::LeftOut(error) => format!("left out: {error}"),
+        SourceNote::UnreadTable { table, error } => {
+            let lost = match table {
+                SharedTable::Ring => "its rank",
+                SharedTable::Live => "what its rank communicates",
+                SharedTable::Requests => "what its rank sends",
+            };
+            format!("{error}; {lost} is not observed")
+        }
+        SourceNote::ProbeFaults(faults) => {
+            format!("the probes counted {faults} faults of their own")
+        }
+        SourceNote::Undelivered => {
+            "the collector did not get everything: it did not take it in time".to_owned()
+        }
+        SourceNote::RecordingEnds(error) => format!("the recording ends early: {error}"),
+        SourceNote::RecorderLate(rank) => format!(
+            "the Flight Recorder of rank {rank} did not answer in time: its process was stopped or \
+             very busy, and hangs are not reported meanwhile"
+        ),
+        SourceNote::Profile(note) => profile(note),
+        SourceNote::RanksGuessed => {
+            "no communicator has all processes: ranks are counted here in order of host and process"
+                .to_owned()
+        }
+        SourceNote::Ras(note) => ras(note),
+        SourceNote::Inspector(note) => inspector(note),
+        SourceNote::Dumps(note) => dumps(note),
+        SourceNote::Traces(note) => traces(note),
+        SourceNote::CallLog { rank, defect } => call_log(*rank, defect),
+        SourceNote::WorkRequests {
+            requests,
+            connections,
+        } => format!(
+            "{requests} work requests that came back were reported, of {connections} connections"
+        ),
+        SourceNote::Printed(note) => printed(note),
+        SourceNote::Text(text) => text.clone(),
+    }
+}
+
+fn profile(note: &ProfileNote) -> String {
+    const REFUSED: &str = "an order to profile ranks was refused";
+    match note {
+        ProfileNote::TooSoon(since_s) => format!("{REFUSED}: the last one was {since_s} s ago"),
+        ProfileNote::TooFar(step) => format!("{REFUSED}: step {step} is far ahead"),
+        ProfileNote::NoFolder(error) => format!("no rank can be profiled: {error}"),
+        ProfileNote::NoMailbox => "no rank could be profiled: none has a mailbox".to_owned(),
+        ProfileNote::Unrecorded { rank, why } => {
+            let why = match why {
+                Unrecorded::Busy => "a profiler runs in it",
+                Unrecorded::Failed => "its profiler failed, or another was started",
+                Unrecorded::Late => "it was past the first step",
+                Unrecorded::NotBegun => "it did not come to the first step",
+                Unrecorded::NotEnded => "it did not come to the end of the window",
+            };
+            format!("rank {rank} was not profiled: {why}")
+        }
+        ProfileNote::Unread { rank, error } => {
+            format!("the profile of rank {rank} cannot be read: {error}")
+        }
+    }
+}
+
+fn ras(note: &RasNote) -> String {
+    match note {
+        RasNote::Replied(text) => format!("NCCL's RAS: {text}"),
+        RasNote::OtherJob(address) => format!(
+            "NCCL's RAS: the process that answers at {address} knows nothing of this job; give each \
+             job of a host an NCCL_RAS_ADDR of its own"
+        ),
+        RasNote::NumberedBy(communicator) => format!("ranks are those of {communicator}"),
+        RasNote::MoreFaults {
+            others,
+            name,
+            fault,
+        } => format!(
+            "{others} more communicators have faults, {fault} for one ({name}): only JSON replies \
+             tell which ranks of several communicators are the same"
+        ),
+        RasNote::Trouble {
+            communicator,
+            ranks,
+            trouble,
+        } => format!(
+            "{communicator}: its rank {} {}",
+            fold_ranks(ranks),
+            rank_trouble(trouble)
+        ),
+        RasNote::Unlisted {
+            communicator,
+            function,
+        } => format!(
+            "{communicator}: the report does not say which ranks launched how many {function}: ask \
+             for VERBOSE STATUS, or for JSON"
+        ),
+        RasNote::Elsewhere {
+            communicator,
+            ranks,
+        } => format!(
+            "{communicator}: its rank {} answers and is not in it",
+            fold_ranks(ranks)
+        ),
+        RasNote::Moving(communicator) => {
+            format!("{communicator}: ranks are apart, and moved between the replies")
+        }
+        RasNote::OneMoment => {
+            "launched collectives were counted at one moment, at which ranks of a healthy job may be \
+             apart too; a second reply some seconds later tells whether they stay so"
+                .to_owned()
+        }
+        RasNote::Unreachable {
+            rank,
+            process,
+            is_dead,
+        } => {
+            let process = process.as_ref().map_or(String::new(), |(pid, host)| {
+                format!(" (process {pid} on {host})")
+            });
+            let state = if *is_dead {
+                "is considered dead by NCCL's RAS"
+            } else {
+                "does not answer NCCL's RAS: it is stopped, or its host cannot be reached"
+            };
+            format!("rank {rank}{process} {state}")
+        }
+        RasNote::Replies(replies) => format!("of {replies} RAS replies the latest is read"),
+    }
+}
+
+fn rank_trouble(trouble: &RankTrouble) -> String {
+    match trouble {
+        RankTrouble::Aborts => "aborts it".to_owned(),
+        RankTrouble::NotJoined => "has not joined it yet".to_owned(),
+        RankTrouble::CouldNotJoin(result) => format!(
+            "could not join it: {} (init_state {result})",
+            nccl_error(*result)
+        ),
+        RankTrouble::Error(result) => {
+            format!("reports {} (async_error {result})", nccl_error(*result))
+        }
+        RankTrouble::Status(status) => format!("has status {status}"),
+        RankTrouble::Reported(error) => format!("reported {error}"),
+    }
+}
+
+/// NCCL's names of its results.
+fn nccl_error(result: i64) -> &'static str {
+    match result {
+        1 => "an unhandled CUDA error",
+        2 => "a system error",
+        3 => "an internal error",
+        4 => "an invalid argument",
+        5 => "invalid usage",
+        6 => "an error of another process",
+        _ => "an unknown error",
+    }
+}
+
+fn inspector(note: &InspectorNote) -> String {
+    match note {
+        InspectorNote::TwoProcesses { communicator, rank } => format!(
+            "two processes say they are rank {rank} of comm {communicator}: the first is believed"
+        ),
+        InspectorNote::Lacking {
+            lacking,
+            communicators,
+            communicator,
+            logs,
+            size,
+        } => format!(
+            "{lacking} of {communicators} communicators lack logs of some ranks, comm {communicator} \
+             of {logs} of {size}: a rank without a log cannot be named"
+        ),
+        InspectorNote::HostTimed(collectives) => format!(
+            "{collectives} collectives were timed by the host and are left out: such times say \
+             nothing of arrivals"
+        ),
+        InspectorNote::CutOff(logs) => {
+            format!("logs whose last line is cut off, because they were being written: {logs}")
+        }
+    }
+}
+
+fn dumps(note: &DumpNote) -> String {
+    match note {
+        DumpNote::Copies(ranks) => format!(
+            "the dumps of {} are left out: they are copies of one dump, and whose it is is unknown",
+            who(ranks)
+        ),
+        DumpNote::Old {
+            rank,
+            op,
+            number,
+            group,
+            ended_on,
+        } => format!(
+            "the dump of rank {rank} is left out: it is older than the others; {} #{number} of group \
+             {group} has ended on rank {ended_on} and is not in it",
+            op.name()
+        ),
+        DumpNote::Further {
+            rank,
+            op,
+            number,
+            group,
+        } => format!(
+            "the dump of rank {rank} is left out: it is of another moment than most; {} #{number} of \
+             group {group} has ended on it and is not in most others",
+            op.name()
+        ),
+        DumpNote::Missing(ranks) => format!(
+            "there is no dump of {}: which collectives they entered is not known",
+            who(ranks)
+        ),
+    }
+}
+
+fn traces(note: &TraceNote) -> String {
+    match note {
+        TraceNote::RankGuessed { file, rank } => {
+            format!("{file} does not say which rank it is of: taken for rank {rank}")
+        }
+        TraceNote::Lost { file, loss } => format!("{file}: {loss}"),
+        TraceNote::Missing(ranks) => format!("no trace of rank {}", fold_ranks(ranks)),
+        TraceNote::Alone(ranks) => {
+            format!("a trace of one of {ranks} ranks: nothing can be compared")
+        }
+        TraceNote::NoSteps(ranks) => format!(
+            "no steps were recorded on rank {}: call prof.step() in the loop, or mark steps as NVTX \
+             ranges called step N",
+            fold_ranks(ranks)
+        ),
+    }
+}
+
+fn call_log(rank: u32, defect: &LogDefect) -> String {
+    match defect {
+        LogDefect::Damaged { lines, first } => format!(
+            "{lines} lines of the log of rank {rank} are damaged and left out, from line {first} on"
+        ),
+        LogDefect::CutOff => {
+            format!("the last line of the log of rank {rank} is cut off: it was being written")
+        }
+        LogDefect::Runs(runs) => {
+            format!("the log of rank {rank} has {runs} runs: the last is analysed")
+        }
+        LogDefect::Twice => {
+            format!("two logs are of rank {rank}: the one that ends last is analysed")
+        }
+    }
+}
+
+fn printed(note: &PrintedNote) -> String {
+    match note {
+        PrintedNote::Raised { rank, error } => format!("rank {rank} raised: {error}"),
+        PrintedNote::FirstEnded {
+            rank,
+            code,
+            with_it,
+        } => {
+            let also = if with_it.is_empty() {
+                String::new()
+            } else {
+                format!("; {} ended in the same second", who(with_it))
+            };
+            let how = death::how(*code);
+            format!("torchrun saw rank {rank} end first, {how}{also}")
+        }
+        PrintedNote::FirstOfHost { local_rank, code } => format!(
+            "torchrun saw the process with local rank {local_rank} of its host end first, {}: its \
+             summary, which would give the rank in the job, is not in this log",
+            death::how(*code)
+        ),
+        PrintedNote::Ended(ranks) => format!(
+            "torchrun saw {} end, and which rank was the first is not in this log",
+            who(ranks)
+        ),
+        PrintedNote::StuckWatchdog(rank) => format!(
+            "the watchdog of rank {rank} got stuck itself: a call of CUDA or NCCL does not return \
+             there, or a thread keeps the GIL"
+        ),
+        PrintedNote::LostPeer(address) => format!(
+            "a rank lost the connection to a process at {address}, which ended before: the output of \
+             that process tells why"
+        ),
+        PrintedNote::Differ([one, other]) => format!(
+            "PyTorch compared ranks {one} and {other} and found that they call different collectives"
+        ),
+        PrintedNote::Unnumbered(ranks) => format!(
+            "collectives of {} timed out, and PyTorch before 1.13 does not number them: {BEHIND}",
+            who(ranks)
+        ),
+        PrintedNote::Ungrouped(ranks) => format!(
+            "collectives of {} timed out and no line names their group, which PyTorch 2.3 and later \
+             do: {BEHIND}",
+            who(ranks)
+        ),
+        PrintedNote::SomeTimeout => "a collective timed out, and no line names the rank".to_owned(),
+        PrintedNote::UnlikeTimeouts { number, sides } => {
+            let sides = sides
+                .iter()
+                .map(|(of, work)| format!("{} in {work}", who(of)));
+            format!(
+                "{} timed out, all as #{number}: if they are of one group, its ranks called \
+                 different collectives",
+                sides.collect::<Vec<_>>().join(", ")
+            )
+        }
+        PrintedNote::Starts(starts) => {
+            format!("the log has {starts} starts of the job: the last is analysed")
+        }
+        PrintedNote::Waiting {
+            op,
+            number,
+            group,
+            ranks,
+        } => format!(
+            "waiting in {} of group {group}: {}",
+            numbered(op.as_deref(), *number),
+            who(ranks)
+        ),
+        PrintedNote::PartOfGroup {
+            group,
+            ranks,
+            number,
+        } => format!(
+            "of group {group} only {} printed anything: others may be in it, and may not have \
+             entered #{number}",
+            who(ranks)
+        ),
+        PrintedNote::Uncounted(ranks) => format!(
+            "how far {} came was not printed: whether what others wait in was entered there is not \
+             known",
+            who(ranks)
+        ),
+        PrintedNote::Incomparable { group, why } => {
+            format!("group {group}: {}", unlike_counts(why))
+        }
+    }
+}
+
+/// A collective of a group, whose kind no line may name.
+fn numbered(op: Option<&str>, number: u64) -> String {
+    format!("{} #{number}", op.unwrap_or("collective"))
+}
+
+/// Where nothing of a group can be compared.
+const BEHIND: &str = "which rank is behind is unknown";
+
+fn unlike_counts(why: &UnlikeCounts) -> String {
+    match why {
+        UnlikeCounts::PointToPoint { ranks, op, number } => format!(
+            "{} timed out in {op} #{number}: each rank counts sends and receives for itself, and \
+             {BEHIND}",
+            who(ranks)
+        ),
+        UnlikeCounts::SharedNumber(ranks) => format!(
+            "several groups of {} have this number, and {BEHIND}",
+            who(ranks)
+        ),
+        UnlikeCounts::Apart { waiting, ahead } => {
+            let waiting = waiting.iter().map(|(rank, op, number)| {
+                format!("rank {rank} waits in {}", numbered(op.as_deref(), *number))
+            });
+            format!(
+                "{}; {} completed later ones than the first of these, which all of a group must \
+                 enter: these ranks have called different collectives, or do not count alike",
+                waiting.collect::<Vec<_>>().join(", "),
+                who(ahead)
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCS: &str = include_str!("../../../../docs/json.md");
+
+    #[test]
+    fn notes_that_the_document_lists_are_worded_so() {
+        let not_a_ring = SourceNote::UnreadTable {
+            table: SharedTable::Ring,
+            error: "… is not a ring".to_owned(),
+        };
+        for note in [
+            SourceNote::ProbeFaults(2),
+            SourceNote::RecordingEnds("…".to_owned()),
+            SourceNote::RecorderLate(2),
+            not_a_ring,
+        ] {
+            let listed = format!("| `{}` |", source_note(&note));
+            assert!(DOCS.contains(&listed), "docs/json.md lacks {listed}");
+        }
+    }
+
+    #[test]
+    fn a_log_says_how_the_first_rank_ended() {
+        let first = |code, with_it| {
+            printed(&PrintedNote::FirstEnded {
+                rank: 1,
+                code,
+                with_it,
+            })
+        };
+        let said = [
+            first(1, vec![0, 2]),
+            first(-9, vec![3]),
+            first(-6, Vec::new()),
+            first(-64, Vec::new()),
+        ];
+        assert_eq!(
+            said,
+            [
+                "torchrun saw rank 1 end first, with exit code 1; ranks 0,2 ended in the same second",
+                "torchrun saw rank 1 end first, by signal 9 (SIGKILL); rank 3 ended in the same second",
+                "torchrun saw rank 1 end first, by signal 6 (SIGABRT), with which watchdogs end processes \
+                 as well",
+                "torchrun saw rank 1 end first, by signal 64",
+            ]
+        );
+    }
+
+    #[test]
+    fn ranks_whose_counts_are_unlike_stand_with_what_they_wait_in() {
+        let apart = UnlikeCounts::Apart {
+            waiting: vec![
+                (0, Some("REDUCE_SCATTER_BASE".to_owned()), 167),
+                (1, None, 135),
+            ],
+            ahead: vec![0],
+        };
+        let group = "default".to_owned();
+        assert_eq!(
+            printed(&PrintedNote::Incomparable { group, why: apart }),
+            "group default: rank 0 waits in REDUCE_SCATTER_BASE #167, rank 1 waits in collective #135; \
+             rank 0 completed later ones than the first of these, which all of a group must enter: these \
+             ranks have called different collectives, or do not count alike"
+        );
+        let side = |rank, work: &str| (vec![rank], work.to_owned());
+        let sides = vec![side(3, "ALLREDUCE (64 elements)"), side(7, "BROADCAST")];
+        assert_eq!(
+            printed(&PrintedNote::UnlikeTimeouts { number: 78, sides }),
+            "rank 3 in ALLREDUCE (64 elements), rank 7 in BROADCAST timed out, all as #78: if they are of \
+             one group, its ranks called different collectives"
+        );
+    }
+
+    #[test]
+    fn a_process_that_nobody_knows_is_not_named() {
+        let unreachable = |process| {
+            ras(&RasNote::Unreachable {
+                rank: 2,
+                process,
+                is_dead: true,
+            })
+        };
+        assert_eq!(
+            [
+                unreachable(None),
+                unreachable(Some((5101, "10.0.0.2".to_owned())))
+            ],
+            [
+                "rank 2 is considered dead by NCCL's RAS",
+                "rank 2 (process 5101 on 10.0.0.2) is considered dead by NCCL's RAS"
+            ]
+        );
+    }
+}
