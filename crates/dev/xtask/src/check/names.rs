@@ -98,7 +98,10 @@ mod tests {
                 "b.rs",
                 "pub enum Trace {\n}\npub(crate) struct Series;\npub struct Row;",
             ),
-            file("c.rs", "use b::Trace;\n#[cfg(test)]\npub struct Trace;"),
+            file(
+                "c.rs",
+                "use b::Trace;\n#[cfg(test)]\nmod tests {\npub struct Trace;\n}",
+            ),
         ];
         assert_eq!(
             shared_public(&types(&sources)),
@@ -115,7 +118,7 @@ mod tests {
             ),
             file(
                 "b.rs",
-                "pub(crate) enum Told {\n}\n#[cfg(test)]\nstruct Only;",
+                "pub(crate) enum Told {\n}\n#[cfg(test)]\nmod tests {\nstruct Only;\n}",
             ),
         ];
         let types = types(&sources);
