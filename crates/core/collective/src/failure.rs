@@ -115,7 +115,7 @@ impl Communication {
                     .map(|root| (*root.wait).clone())
                     .collect::<Vec<_>>();
                 waits.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
-                // Roots of one operation stand together and the sort is stable: equals are neighbours.
+                // Roots of one operation stand together. The sort is stable: equals stay so.
                 waits.dedup();
                 let links: Vec<RankChannel> = roots.iter().filter_map(|root| root.link).collect();
                 // Of several the one that moved last: the failure is not older than any of them.

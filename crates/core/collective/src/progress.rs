@@ -317,7 +317,7 @@ impl Collectives {
             };
             group.under_way.insert(rank, first);
         }
-        // Also of the same number: making the group of all ranks is reported as it begins and ends.
+        // Also of the same number: making the group of all ranks is reported twice.
         if group
             .last
             .get(&rank)
@@ -329,7 +329,7 @@ impl Collectives {
                     number,
                     what,
                     completed,
-                    // Recorders do not say what the rank did next. One that has ended holds it no more.
+                    // Recorders do not say what the rank did next. An end lets it go on.
                     left: completed,
                 },
             );
@@ -409,8 +409,8 @@ impl Collectives {
         } else {
             1.0
         };
-        // Silence is all the evidence there is here. It must always last as long as a job whose ranks
-        // are known to wait may be silent in its first steps.
+        // Silence is all the evidence there is here. It must always last as long as a job whose
+        // ranks are known to wait may be silent in its first steps.
         let is_long = quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
         // What follows the loop has no marks, nor need it be short.
         let is_over = self

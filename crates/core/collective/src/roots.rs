@@ -89,8 +89,8 @@ impl Communication {
             let found = self.explain(front);
             let mut entered = front.wait.entered.iter();
             let awaited = entered.any(|rank| free.contains(rank));
-            // Without this root nobody might be named (MY-P2): ranks that are in it are `explained`,
-            // and not charged below with what they have not entered.
+            // Without this root nobody might be named (MY-P2): ranks in it are `explained`, and not
+            // charged below with what they have not entered.
             if found.is_empty() && (awaited || lacking.is_empty()) {
                 let ranks = front.wait.entered.clone();
                 roots.push(self.root(HoldUp::Unknown, ranks, None, front));
