@@ -98,7 +98,7 @@ pub(crate) fn posted<Listed: Iterator<Item = Posted>>(
     list: impl FnOnce(bool) -> Listed,
 ) {
     with_pair(place, number, |requests, index, pair| {
-        // One by one: a signaled request completes what was posted up to itself, not the whole list.
+        // One by one: a signaled request completes what was posted up to itself, not all.
         for Posted { bytes, signaled } in list(pair.all_signaled.load(Relaxed) != 0) {
             let until = requests.table.posted(index, 1, bytes, now);
             if signaled {
