@@ -58,8 +58,8 @@ impl Abnormal {
         let [beta, mu, sigma] = self.direction;
         match class {
             FunctionClass::GpuCompute => mu.is_lt().then_some(FunctionFaultKind::Throttled),
-            // Sigma comes before mu: ranks that wait in the ring of a slow link have its low mean, too,
-            // and differ from its ends in their deviation only (docs/math/pattern.md).
+            // Sigma comes before mu: ranks that wait in the ring of a slow link have its low mean
+            // too, and differ from its ends in their deviation only (docs/math/pattern.md).
             FunctionClass::Collective if sigma.is_gt() => Some(FunctionFaultKind::Waits),
             FunctionClass::Collective | FunctionClass::Memory if mu.is_lt() => {
                 Some(FunctionFaultKind::SlowLink)

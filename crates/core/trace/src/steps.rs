@@ -120,7 +120,7 @@ fn regular_names(trace: &Trace, ranges: &[&Slice], steps: &[(u32, &Slice)]) -> V
         .enumerate()
         .map(|(name, (count, _))| {
             let name = trace.names.text(NameId(name as u32));
-            // Built-in stages count however rare they are: hooks of a live job mark each of them, too.
+            // Built-in stages count however rare they are: hooks mark each of them in a live job.
             count * 2 > steps.len() || (count > 0 && is_built_in(&stage_name(name)))
         })
         .collect()
