@@ -561,6 +561,7 @@ impl JobWorker {
             }
         };
         let mut effects = Vec::new();
+        // Each `_memory` is given back as soon as its batch is analysed: other batches need it.
         for (stored, batch, _memory) in accepted {
             self.ledger.note(&stored);
             self.heard.insert(stored.host, now.at);
