@@ -210,7 +210,6 @@ impl Catalogue {
                 });
             }
         }
-        // One more was asked for than is listed: it says whether there are more.
         let more = incidents.len() > AT_ONCE as usize;
         if more && let Some(next) = incidents.pop() {
             // Who asks for those before the last one misses none that began when that did.
