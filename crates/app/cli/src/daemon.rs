@@ -74,6 +74,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
         root.display()
     ));
     let mut jobs = HostJobs::new(host, |line| say(&format!("laggard: {line}")));
+    // Relaxed: the signal hands over nothing but the flag itself.
     while !stop.load(Ordering::Relaxed) {
         jobs.look(Instant::now());
         thread::sleep(LOOK_EVERY);

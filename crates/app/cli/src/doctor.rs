@@ -213,6 +213,8 @@ impl PythonProbe {
     }
 }
 
+// Enabled whatever the environment says, which is a finding of its own: switched off, the package
+// loads nothing. Each question has a `try` of its own, so that one answer cannot cost the others.
 const PROBE: &str = r#"
 import importlib.metadata as m, importlib.util as u, json, os, platform, site, sys
 os.environ["LAGGARD_ENABLE"] = "1"

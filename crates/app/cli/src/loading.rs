@@ -35,6 +35,7 @@ pub(crate) fn load_all<T: Send>(
             let (sender, load, read, next) = (sender.clone(), &load, &read, &next);
             scope.spawn(move || {
                 loop {
+                    // Relaxed: it only deals out numbers. What was loaded goes through the channel.
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(file) = files.get(at) else { return };
                     if sender.send((at, load(file, read))).is_err() {

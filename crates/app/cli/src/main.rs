@@ -78,6 +78,7 @@ fn main() -> ExitCode {
     let command = LaggardCli::parse().command;
     run_command(command).unwrap_or_else(|error| {
         output::say(&format!("laggard: {error:#}"));
+        // Not 1, which says that a fault was found.
         ExitCode::from(2)
     })
 }

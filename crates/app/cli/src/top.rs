@@ -81,6 +81,7 @@ fn watch(
         if !event::poll(TICK).context("failed to read a key")? {
             continue;
         }
+        // A change of the terminal's size only needs drawing, which each round does.
         let Event::Key(key) = event::read().context("failed to read a key")? else {
             continue;
         };

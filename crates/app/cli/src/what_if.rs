@@ -75,6 +75,7 @@ fn slowest(parts: &[PartSlowdown]) -> Vec<&PartSlowdown> {
 
 fn rank_table(ranks: &[RankSlowdown]) -> String {
     let mut order: Vec<&RankSlowdown> = ranks.iter().collect();
+    // 0 is less than any slowdown: ranks without one stand last.
     order.sort_by(|a, b| {
         b.slowdown
             .unwrap_or(0.0)

@@ -13,6 +13,7 @@ const CELL: usize = 20;
 /// Ranks that are drawn; more are only counted.
 const MAX_CELLS: usize = 2048;
 /// Colours that tell stacks apart; further ones share one.
+// As many as page.css has, `s0` to `s6`.
 const COLOURS: usize = 7;
 /// Files of the libraries that a job waits in, not its own.
 const LIBRARIES: [&str; 3] = ["distributed_c10d.py", "c10d_logger.py", "_attach.py"];

@@ -56,6 +56,7 @@ pub(crate) fn open(address: *mut c_void, hash: u64, place: CommunicatorPlace) {
     );
     CALLS.with(|calls| {
         let (rank, size) = (place.rank.cast_unsigned(), place.size.cast_unsigned());
+        // The calls do not name a communicator: it goes by its hash.
         if let Some(index) = calls.table.communicator(hash, b"", rank, size) {
             calls.communicators.open(index, address.addr(), hash);
         }

@@ -84,6 +84,7 @@ impl Communicators {
     pub(crate) fn split(&self, index: CommunicatorIndex, colour: i32) -> Option<u64> {
         let whole = self.open.get(index.0 as usize)?;
         let number = whole.splits.fetch_add(1, Relaxed);
+        // `find` has acquired the address, so the hash stored before it is there.
         let hash = whole.hash.load(Relaxed);
         let words = [hash, number, u64::from(colour.cast_unsigned())];
         Some(hash_of(words.map(u64::to_ne_bytes).as_flattened()))

@@ -63,6 +63,7 @@ impl ForwardedFunction {
                 found if found == caller => {
                     return ptr::with_exposed_provenance(site.real.load(Relaxed));
                 }
+                // Places are taken in this order and never given back: a free one ends the search.
                 0 => break,
                 _ => {}
             }
@@ -106,6 +107,7 @@ fn find(name: &CStr, caller: usize) -> *const c_void {
     // compared here.
     unsafe {
         let mut real = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        // The loader's order: what is loaded globally stands before the caller's own library.
         for library in [library_of(caller), USUAL.as_ptr()] {
             if is_other(real) || library.is_null() {
                 break;
@@ -114,6 +116,7 @@ fn find(name: &CStr, caller: usize) -> *const c_void {
             let handle = libc::dlopen(library, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if !handle.is_null() {
                 real = libc::dlsym(handle, name.as_ptr());
+                // `RTLD_NOLOAD` counts a reference, too: the job's library must not stay for it.
                 libc::dlclose(handle);
             }
         }

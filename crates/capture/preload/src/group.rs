@@ -71,6 +71,7 @@ pub(crate) fn begin() {
 /// Closes the innermost group. After the outermost, what was called for in it is enqueued.
 pub(crate) fn end(enqueued: impl Fn(OperationToken), made: impl Fn(NewCommunicator)) {
     GROUP.with(|group| {
+        // NCCL refuses an end without a beginning, and is called all the same: none is open then.
         let depth = group.depth.get().saturating_sub(1);
         group.depth.set(depth);
         if depth > 0 {
@@ -81,6 +82,7 @@ pub(crate) fn end(enqueued: impl Fn(OperationToken), made: impl Fn(NewCommunicat
         }
         for run in group.runs.iter().take(group.running.replace(0)) {
             let (first, last) = run.get();
+            // Numbers of operations wrap around within a run: its last one may be below its first.
             for number in 0..=last.wrapping_sub(first) {
                 enqueued(OperationToken(first.wrapping_add(number)));
             }

@@ -135,6 +135,8 @@ unsafe extern "C" fn init_rank(
     _: Absent,
     id: UniqueId,
 ) -> c_int {
+    // The id stands third in the signature. A structure of its size goes by the stack and takes
+    // no register, so the rank comes in the third.
     let answer = real!(c"ncclCommInitRank", caller, (at, size, id, rank):
         (*mut Pointer, c_int, UniqueId, c_int));
     make(
@@ -248,6 +250,7 @@ unsafe extern "C" fn comm_split(
     caller: usize,
 ) -> c_int {
     // Before the call: another thread may split the part at once.
+    // Also for a negative colour: all ranks must count the splits alike.
     let hash = calls::split(whole, colour);
     let answer = real!(c"ncclCommSplit", caller, (whole, colour, key, at, config):
         (Pointer, c_int, c_int, *mut Pointer, Pointer));
@@ -390,6 +393,7 @@ unsafe extern "C" fn all_gather(
 ) -> c_int {
     reported(
         communicator,
+        // PyTorch's name, as the plugin gives it: both kinds of tables read alike.
         CollectiveOp::ALLGATHER_BASE,
         0,
         (count, datatype),

@@ -98,6 +98,7 @@ pub(crate) fn posted<Listed: Iterator<Item = Posted>>(
     list: impl FnOnce(bool) -> Listed,
 ) {
     with_pair(place, number, |requests, index, pair| {
+        // One by one: a signaled request completes what was posted up to itself, not all.
         for Posted { bytes, signaled } in list(pair.all_signaled.load(Relaxed) != 0) {
             let until = requests.table.posted(index, 1, bytes, now);
             if signaled {
@@ -197,6 +198,7 @@ impl Requests {
 
     /// Remembers where a queue pair stands; a number may have been another's before.
     fn name(&self, key: u64, at: QueuePairIndex) -> bool {
+        // The table takes `QUEUE_PAIRS` in all: at most a quarter of the places is ever taken.
         self.places(key).any(|(number, index)| {
             let taken = number.compare_exchange(0, key, Relaxed, Relaxed);
             let is_ours = taken.is_ok() || taken == Err(key);
@@ -214,6 +216,7 @@ impl Requests {
             .places(key)
             .find(|(number, _)| number.load(Relaxed) == key);
         if let Some((_, index)) = found {
+            // The number stays: a free place would end the search for numbers behind it.
             index.store(0, Release);
         }
     }
@@ -225,6 +228,7 @@ impl Pair {
             all_signaled: AtomicU32::new(0),
             signaled: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            // 16 KiB, of all pairs together 16 MiB: only those that are opened pay for it.
             signals: OnceLock::new(),
         }
     }

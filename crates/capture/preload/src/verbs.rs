@@ -222,6 +222,7 @@ unsafe extern "C" fn choose(handle: *mut c_void, name: *const c_char) -> *const 
     if is_special(handle) || unsafe { wrapped(name) }.is_none() {
         return real_dlvsym();
     }
+    // A library's handle means the same to any caller: `find` may ask for it from here.
     find as Dlvsym as *const c_void
 }
 
@@ -357,6 +358,7 @@ unsafe extern "C" fn destroy_qp(pair: *mut IbvQueuePair) -> c_int {
     let of = unsafe { pair.as_ref() }.and_then(|pair| Some((before(pair.context)?.0, pair.number)));
     // SAFETY: libibverbs' function, with what it was called with.
     let answer = unsafe { transmute::<*const c_void, Destroy>(real(2))(pair) };
+    // A pair that could not be destroyed goes on.
     if let Some((place, number)) = of.filter(|_| answer == 0) {
         requests::close(place, number);
     }
@@ -395,6 +397,7 @@ unsafe extern "C" fn post_send(
     // read; what it refuses is part of the list.
     unsafe {
         let Some((place, before)) = before((*pair).context) else {
+            // Cannot be: ours stands only in contexts that are in `BEFORE`, which forgets none.
             return libc::EINVAL;
         };
         let number = (*pair).number;
@@ -468,6 +471,7 @@ unsafe extern "C" fn poll_cq(
                 // both.
                 if *status != 0 {
                     requests::failed(place, *number, status.cast_unsigned());
+                // Receives are posted by a function that is not wrapped: none is counted.
                 } else if code & RECEIVED == 0 {
                     requests::completed(place, *number);
                 }

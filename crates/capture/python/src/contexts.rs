@@ -20,6 +20,8 @@ const KEPT_NAMES: usize = 128;
 #[derive(Debug)]
 struct Code {
     name: String,
+    // Atomic as Python's classes must be `Sync`; the interpreter's lock keeps threads apart, so
+    // the order of the two does not matter.
     plus_one: AtomicU32,
     pid: AtomicU32,
 }
@@ -64,6 +66,7 @@ impl Step {
         value: &Bound<'_, PyAny>,
         traceback: &Bound<'_, PyAny>,
     ) {
+        // Also after an exception: it goes on to the script, as nothing is returned to Python.
         with_probe(|probe| probe.in_loop(Event::StepEnd));
     }
 }
@@ -122,6 +125,7 @@ impl SideChannel {
         value: &Bound<'_, PyAny>,
         traceback: &Bound<'_, PyAny>,
     ) {
+        // The clock is read before the probe is asked for: what that takes is not part of the time.
         let entered_ns = self.entered_ns.load(Relaxed);
         let nanoseconds = crate::probe::now().0.saturating_sub(entered_ns);
         with_probe(|probe| {
@@ -137,6 +141,7 @@ impl SideChannel {
 /// where steps begin.
 #[pyfunction]
 pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
+    // It has no state, so that one object serves every step.
     static STEP: PyOnceLock<Py<Step>> = PyOnceLock::new();
     // A loop that no hook sees would otherwise never become a rank.
     if !is_active() {

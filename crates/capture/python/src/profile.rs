@@ -118,11 +118,13 @@ impl Windows {
         mark(Event::ProfilerBegin);
         let stopped = ask("stop", ());
         let after = now();
+        // `false` if a profiler of the user's has stopped ours: then there is nothing to write.
         let written = stopped.filter(|stopped| *stopped).and_then(|_| {
             let path = self.mailbox.trace_path(order.number);
             ask("write", (path,))
         });
         mark(Event::ProfilerEnd);
+        // `write` returns nothing: that it did not raise is what counts.
         let state = if written.is_some() {
             ProfileState::Written
         } else {

@@ -184,6 +184,7 @@ impl Arrivals {
         for ((group, op), operations) in &self.sequences {
             let mut last: BTreeMap<u32, u64> = BTreeMap::new();
             for (number, operation) in operations {
+                // Numbers come in ascending order: the last one written is the last of the rank.
                 last.extend(operation.busy_ns.keys().map(|rank| (*rank, *number)));
             }
             let furthest = last.values().copied().max().unwrap_or(0);
@@ -310,10 +311,14 @@ impl Arrivals {
         in_order.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
         let cost_s: f64 = in_order.iter().map(|place| place.cost_s).sum();
         let cost_share = if time_s > 0.0 {
+            // The median of the others may exceed that of all: lateness may exceed the time of an
+            // operation.
             (cost_s / time_s).min(1.0)
         } else {
             0.0
         };
+        // In sequences of one or two operations each strike is constant: all together must be as
+        // many as a long sequence needs.
         let notable = struck.len() >= STRUCK_OF_LAST && cost_share >= self.settings.share_min;
         let late = LateArrivals {
             ranks: vec![rank],

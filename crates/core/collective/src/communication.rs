@@ -139,6 +139,7 @@ impl Communication {
             });
             let went_on = now.is_none_or(|(_, operation)| operation.moved_at() > before.moved_at());
             if went_on {
+                // Up to the last look only: when it went on after that is not known.
                 let still_s = look.at.seconds_since(before.moved_at());
                 look.longest_still_s = look.longest_still_s.max(still_s);
             }
@@ -160,6 +161,7 @@ impl Communication {
 
     /// Says that a rank's process has ended: what it was in then it will never end.
     pub fn leave(&mut self, rank: u32) {
+        // Its last look is kept: what it had begun and not ended says what it is missing from.
         self.ranks.entry(rank).or_default().gone = true;
     }
 

@@ -25,6 +25,7 @@ impl Communication {
         let patience_s = self.patience_s();
         let mut by_cause: BTreeMap<HoldUp, Vec<Root>> = BTreeMap::new();
         for root in self.roots() {
+            // What has moved since may be slow, and is no failure.
             if root.still_s >= patience_s {
                 by_cause.entry(root.cause).or_default().push(root);
             }
@@ -99,6 +100,7 @@ impl Communication {
 
     /// Joins roots of one cause that have the same culprits.
     fn failures_of(&self, cause: HoldUp, roots: &[Root]) -> Vec<Failure> {
+        // Only what is not delivered has two suspects. Other causes name the end that is wrong.
         let shared = shared_end(roots).filter(|_| cause == HoldUp::NotDelivered);
         let mut joined: BTreeMap<Vec<u32>, Vec<&Root>> = BTreeMap::new();
         for root in roots {
@@ -113,8 +115,10 @@ impl Communication {
                     .map(|root| (*root.wait).clone())
                     .collect::<Vec<_>>();
                 waits.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
+                // Roots of one operation stand together. The sort is stable: equals stay so.
                 waits.dedup();
                 let links: Vec<RankChannel> = roots.iter().filter_map(|root| root.link).collect();
+                // Of several the one that moved last: the failure is not older than any of them.
                 let still_s = roots
                     .iter()
                     .map(|root| root.still_s)
@@ -143,6 +147,7 @@ impl Communication {
                 .open
                 .iter()
                 .filter(|(meeting, operation)| {
+                    // Sequences begin at 0; the number of a wait counts the operation itself.
                     let number = operation.sequence.saturating_add(1);
                     waits
                         .iter()

@@ -97,6 +97,7 @@ fn stalled(
         open,
         fault,
     };
+    // With nothing in flight there is nothing that could come back.
     (before.in_flight > 0 && link.lasted_s() >= STALLED_S).then_some(link)
 }
 
@@ -104,8 +105,10 @@ fn stalled(
 fn slower(ends: &ConnectionEnds, of_link: &[Returned]) -> Vec<SlowConnection> {
     let mut connection = Connection::default();
     let mut found: Vec<SlowConnection> = Vec::new();
+    // Nothing can be lost before enough windows say what is usual: the 0 is no beginning.
     let (mut before_ns, mut was_lost) = (0, false);
     for window in of_link
+        // Each value covers the last 50 requests: of every 50th none counts twice.
         .chunk_by(|a, b| a.operation == b.operation)
         .flat_map(|of_operation| of_operation.iter().step_by(WINDOW as usize))
     {

@@ -208,6 +208,8 @@ impl Collectives {
         }
         if mark.step > self.step {
             self.step = mark.step;
+            // Once a step of the job, not of each rank: how long a pause is remembered must not
+            // depend on how many ranks there are.
             self.longest_pause_s *= PAUSE_DECAY;
         }
         let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
@@ -242,6 +244,7 @@ impl Collectives {
             bytes,
             ..
         } = issue;
+        // A send or a receive is no meeting of all members: nobody is missing from it.
         // Recordings of older versions do not count.
         if op.is_point_to_point() || number == 0 {
             return;
@@ -291,6 +294,7 @@ impl Collectives {
             // Recorders tell of several in any order: the furthest counts.
             *ended = number.max(*ended);
         }
+        // Collectives of a group run in order: once one has ended, none before it is under way.
         if group
             .under_way
             .get(&rank)
@@ -313,6 +317,7 @@ impl Collectives {
             };
             group.under_way.insert(rank, first);
         }
+        // Also of the same number: making the group of all ranks is reported twice.
         if group
             .last
             .get(&rank)
@@ -324,6 +329,7 @@ impl Collectives {
                     number,
                     what,
                     completed,
+                    // Recorders do not say what the rank did next. An end lets it go on.
                     left: completed,
                 },
             );
@@ -403,6 +409,8 @@ impl Collectives {
         } else {
             1.0
         };
+        // Silence is all the evidence there is here. It must always last as long as a job whose
+        // ranks are known to wait may be silent in its first steps.
         let is_long = quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
         // What follows the loop has no marks, nor need it be short.
         let is_over = self

@@ -89,6 +89,8 @@ impl Communication {
             let found = self.explain(front);
             let mut entered = front.wait.entered.iter();
             let awaited = entered.any(|rank| free.contains(rank));
+            // Without this root nobody might be named (MY-P2): ranks in it are `explained`, and not
+            // charged below with what they have not entered.
             if found.is_empty() && (awaited || lacking.is_empty()) {
                 let ranks = front.wait.entered.clone();
                 roots.push(self.root(HoldUp::Unknown, ranks, None, front));
@@ -125,6 +127,7 @@ impl Communication {
         // For each lane the operations at its head, and who is in them.
         let mut heads: BTreeMap<OperationLane, BTreeMap<(MeetingPlace, u64), InIt<'_>>> =
             BTreeMap::new();
+        // A rank that has ended is in nothing any more: it is missing from what it had not ended.
         for (rank, look) in self.ranks.iter().filter(|(_, look)| !look.gone) {
             let mut seen = BTreeSet::new();
             for (meeting, operation) in &look.open {
@@ -174,6 +177,7 @@ impl Communication {
         let Some(look) = self.ranks.get(&rank) else {
             return true;
         };
+        // To have begun it is not enough: what is still open the rank has not left.
         let begun = look
             .begun
             .get(&meeting)

@@ -185,6 +185,7 @@ fn rooted(
         waits = vec![wait];
         (
             StallKind::Inside,
+            // A process that ended while it made the group keeps the others from it.
             if gone.is_empty() { entered } else { gone },
         )
     };

@@ -106,12 +106,15 @@ impl StreamProgress {
                 marks: 0,
                 is_whole: true,
             });
+        // Places count from 0: if this one is not the next, marks between were lost.
         let mut is_whole = run.is_whole && run.marks == place;
         if let Some(Event::CollectiveIssue(issue)) = reached.event() {
             let known = self
                 .issued
                 .iter()
+                // A device time keeps no number. The time of the mark identifies the collective.
                 .find(|it| (it.at, it.group) == (made_at, issue.group));
+            // One that is no longer remembered leaves open what the device got to.
             is_whole &= known.is_some();
             if let Some(Issued { group, number, .. }) = known.filter(|it| it.number > 0) {
                 let reached = ReachedIssue {
@@ -142,6 +145,7 @@ impl StreamProgress {
             .any(|it| (it.group, it.number) == (group, number));
         // A device may also wait for another in a receive, of which nothing is known.
         let sends = self.issued.iter().any(|it| it.number == 0);
+        // A look that reported as many stopped there: the device may have got further.
         let is_over = self.marks_since < LOOKS;
         (is_whole && is_remembered && is_over && !sends).then_some(self.looked_at)
     }
@@ -178,6 +182,7 @@ fn arrival(job: &Collectives, id: u32, group: &GroupProgress) -> Option<DeviceAr
     let ReachedIssue {
         number, first_step, ..
     } = **first;
+    // Where a host has not issued it, the counts of the hosts already say who is missing.
     let all_issued = group
         .members
         .iter()
@@ -188,6 +193,7 @@ fn arrival(job: &Collectives, id: u32, group: &GroupProgress) -> Option<DeviceAr
     let (entered, missing): (Vec<u32>, Vec<u32>) = reached
         .keys()
         .partition(|rank| number_of(reached[rank]) >= number);
+    // The last of those that got there: the others must have been looked for after all of them.
     let seen_at = reached
         .values()
         .flatten()
@@ -203,6 +209,7 @@ fn arrival(job: &Collectives, id: u32, group: &GroupProgress) -> Option<DeviceAr
                 .looked_in_vain(id, number, first_step)?;
             Some(looked.seconds_since(seen_at))
         })
+        // One device of which this is not certain may be the one that the others wait for.
         .collect::<Option<Vec<f64>>>()
         .map(|later| later.into_iter().fold(f64::INFINITY, f64::min));
     let what = group.recent.get(&number).map(|said| &said.first);

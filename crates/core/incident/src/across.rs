@@ -282,6 +282,7 @@ impl AcrossRoles {
             .filter_map(|(_, alone)| alone.device_growth_since(first))
             .collect();
         // What is slow everywhere is not its own.
+        // Without another rank nothing shows whether it is.
         if growth - median(&mut others)? < OWN_SHARE * growth {
             return None;
         }
@@ -375,6 +376,7 @@ impl AcrossRoles {
             }],
             ..Finding::new(
                 Origin::Stages,
+                // With the stage: `a3` alone is the id of a late arrival.
                 id_in_start(format!("a{}-{}", late.rank, late.stage.0), self.start),
                 Claim::LateRanks(claim),
             )

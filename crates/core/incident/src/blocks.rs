@@ -141,6 +141,7 @@ impl SlowBlocks {
     /// Whether they held up one of the last steps that were looked at.
     pub fn go_on(&self, looked: &Looked) -> bool {
         self.last_step()
+            // One step that happens to be quick does not end it.
             .is_some_and(|last| last.saturating_add(2) >= looked.last_step)
     }
 
@@ -222,6 +223,7 @@ impl SlowBlocks {
         let until = if open { last_step } else { last };
         let until = until.max(last);
         let looked_steps = self.looked_steps + looked.count(last + 1..=until);
+        // Does not underflow: strikes ascend, and `until` is not before the last.
         let lost_s = self.lost_s * (until - first + 1) as f64 / looked_steps.max(1) as f64;
         // Scaled up from a sample it may exceed what the steps took.
         let cost_share = lost_s / exposed_s.max(lost_s);

@@ -234,6 +234,7 @@ fn gain_s(stretches: &[LateStretch], steps: usize, fixed: &[usize]) -> f64 {
             let mut saved_s = 0.0;
             for (at, step) in late.iter().enumerate() {
                 saved_s += fixed.iter().map(|fault| step.late_s[*fault]).sum::<f64>();
+                // T' of docs/math/meetings.md: the latest of all late ends decides.
                 without_s = without_s.max(step.end_s - saved_s + (steps - at) as f64 * device_s);
             }
         }

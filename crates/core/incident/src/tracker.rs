@@ -133,6 +133,7 @@ impl Tracker {
             .map(|track| self.is_open(track) && meet(&track.compared, window))
             .collect();
         for (track, _) in self.tracks.iter_mut().zip(&open).filter(|(_, open)| **open) {
+            // Quiet until `follow` finds the fault in this window, too.
             track.quiet_s += found.exposed_s;
         }
         // Where a rank was named before, its stage is not asked about again.
@@ -158,6 +159,7 @@ impl Tracker {
             group.unaccounted.clear();
         }
         self.groups.push(group);
+        // Tracks that are new lie behind those in `open`, and `zip` ends before them.
         for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
             // What devices showed last holds until they are accounted for again.
             let is_awaited = awaits && track.fault.side.is_some();
@@ -533,6 +535,7 @@ impl Track {
                 None => self.hides.push(hidden.clone()),
             }
         }
+        // A fault that once cost something by itself is hidden no more.
         let hidden = self.fault.hidden && fault.hidden;
         let side = fault.side.or(self.fault.side);
         self.fault = Fault {

@@ -7,6 +7,7 @@ use crate::CollectiveOp;
 /// What agents and recordings say of themselves: what they left out, guessed or could not read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+// In the order in which a verdict lists notes.
 pub enum SourceNote {
     /// The files of one rank, or of one communicator, that an error speaks of are left out.
     LeftOut(String),
@@ -67,6 +68,7 @@ impl SourceNote {
     /// not know keeps these.
     pub(crate) fn recorded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        // The first that fits counts: a note of this version has words, too.
         #[serde(untagged)]
         enum Recorded {
             Known { note: SourceNote },

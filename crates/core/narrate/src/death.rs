@@ -45,6 +45,7 @@ pub(crate) fn how(code: i32) -> String {
             "by {}, with which watchdogs end processes as well",
             named(6)
         ),
+        // A recording may have any number here, and `i32::MIN` has no counterpart.
         _ => format!("by {}", named(code.saturating_neg())),
     }
 }

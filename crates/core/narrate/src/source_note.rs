@@ -159,6 +159,7 @@ fn rank_trouble(trouble: &RankTrouble) -> String {
 
 /// NCCL's names of its results.
 fn nccl_error(result: i64) -> &'static str {
+    // Neither 0, success, nor 7, in progress, is an error, so that they need no name.
     match result {
         1 => "an unhandled CUDA error",
         2 => "a system error",
@@ -293,6 +294,7 @@ fn printed(note: &PrintedNote) -> String {
             "the watchdog of rank {rank} got stuck itself: a call of CUDA or NCCL does not return \
              there, or a thread keeps the GIL"
         ),
+        // The line has an address only: which rank had it is unknown.
         PrintedNote::LostPeer(address) => format!(
             "a rank lost the connection to a process at {address}, which ended before: the output of \
              that process tells why"
@@ -315,6 +317,7 @@ fn printed(note: &PrintedNote) -> String {
                 .iter()
                 .map(|(of, work)| format!("{} in {work}", who(of)));
             format!(
+                // No claim: no line names their groups, and two groups may be at one number.
                 "{} timed out, all as #{number}: if they are of one group, its ranks called \
                  different collectives",
                 sides.collect::<Vec<_>>().join(", ")

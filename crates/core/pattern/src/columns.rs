@@ -76,6 +76,7 @@ pub fn rate_in_use(mu: f32, sigma: f32) -> f64 {
     let (mu, sigma) = (f64::from(mu), f64::from(sigma));
     if mu > 0.0 {
         // The mean square over the mean: each height counts by how much it is used.
+        // Utilisation is at most 1, and so is this ratio. Rounding may take it further.
         (mu + sigma * sigma / mu).min(1.0)
     } else {
         0.0

@@ -39,6 +39,8 @@ pub fn critical_shares(
     let mut shares = vec![0.0; events.len()];
     let mut running = [0u32; PRIORITIES];
     // What an event of each priority that had run from the beginning would have been given.
+    // An event's share is how much this grows from its start to its end, so a pass need not walk
+    // all events that run.
     let mut given = [0.0; PRIORITIES];
     let mut now = from_ns;
     let (mut starts, mut ends) = (by_start.iter().peekable(), by_end.iter());
@@ -65,6 +67,7 @@ pub fn critical_shares(
     }
     let span = (to_ns - from_ns).max(1) as f64;
     for share in &mut shares {
+        // The difference of two long sums may be a little off by rounding.
         *share = (*share / span).clamp(0.0, 1.0);
     }
     shares

@@ -27,6 +27,7 @@ pub fn critical_execution(samples: &[f32], coverage: f64) -> Option<Execution> {
         return None;
     }
     // The longer the gap that is let through, the more a piece holds: halving finds it.
+    // With gaps as long as all samples nothing is cut, so the upper end always has a piece.
     let (mut low, mut high) = (0, samples.len());
     while low < high {
         let middle = usize::midpoint(low, high);
@@ -62,6 +63,7 @@ fn piece(samples: &[f32], zeros: usize, needed: f64) -> Option<Range<usize>> {
         .enumerate()
         .filter(|(_, sample)| **sample > 0.0)
     {
+        // The sum is 0 before the first sample only, as all that are added are positive.
         if sum == 0.0 || at - piece.end > zeros {
             if sum >= needed {
                 break;

@@ -37,6 +37,7 @@ pub struct Expected {
 
 fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Range>, D::Error> {
     let [low, high] = Range::deserialize(deserializer)?;
+    // Put as what must hold: no comparison with NaN does, so NaN is refused.
     if 0.0 <= low && low <= high && high <= 1.0 {
         return Ok(Some([low, high]));
     }

@@ -58,6 +58,8 @@ impl Abnormal {
         let [beta, mu, sigma] = self.direction;
         match class {
             FunctionClass::GpuCompute => mu.is_lt().then_some(FunctionFaultKind::Throttled),
+            // Sigma comes before mu: ranks that wait in the ring of a slow link have its low mean
+            // too, and differ from its ends in their deviation only (docs/math/pattern.md).
             FunctionClass::Collective if sigma.is_gt() => Some(FunctionFaultKind::Waits),
             FunctionClass::Collective | FunctionClass::Memory if mu.is_lt() => {
                 Some(FunctionFaultKind::SlowLink)
@@ -234,6 +236,7 @@ fn differing(columns: &Columns, sample: &[usize], distance: f32) -> Vec<u32> {
                 differs[lane] += u32::from(apart >= distance);
             }
         }
+        // The last chunk may be shorter: its empty lanes were compared as zeros, and are dropped.
         counts.copy_from_slice(&differs[..counts.len()]);
     }
     counts

@@ -77,6 +77,7 @@ impl RankCalls {
                 return None;
             };
             // Calls that are launched together share a count.
+            // Counts of a lane ascend by the sort above, so that no difference underflows.
             (lane == other && to - from > 1).then(|| Gap {
                 from_ns: from_ns.min(until_ns),
                 until_ns: until_ns.max(from_ns),

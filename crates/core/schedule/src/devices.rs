@@ -174,6 +174,7 @@ impl DeviceWatch {
         let by_rest = self.judge.judge(
             pipelines,
             of,
+            // The schedule takes NaN for a block that was not recorded.
             |rank, done| part_of(&parts, rank, done).map_or(f64::NAN, |it| it.rest_s),
             // When ranks meet inside a block is known by their hosts' clocks only.
             |_, _, _, _| None,
@@ -200,6 +201,7 @@ impl DeviceWatch {
             held
         });
         let own_s = own_times(timed);
+        // Before `steady.take` and `learn`: the iteration must not be compared with itself.
         let lost = self.lost_to_slower(timed, &own_s, pipelines, by_work.as_ref());
         let slower = lost.keys().map(|(rank, _)| *rank);
         let not_usual = late_hosts.into_iter().chain(slower).collect();
@@ -410,6 +412,7 @@ fn key_of(done: &Done) -> BlockKey {
 
 /// Which block it is, in pipelines of so many ranks.
 fn key_of_slow(slow: &SlowBlock, ranks: u32) -> BlockKey {
+    // With interleaving, parts of the model lie on the ranks in turn.
     let stage = slow.stage as u32 + slow.block.chunk * ranks;
     (stage, slow.block.pass, slow.block.microbatch)
 }

@@ -233,6 +233,7 @@ impl<'a> IterationAnalysis<'a> {
             let observed = job.observe(marker);
             if let Some(took_s) = took_s[marker] {
                 // What is usual is known before anything of slow iterations may be believed.
+                // `healthy` was filled in ascending order.
                 let passed_gate = healthy.binary_search(&marker).is_ok();
                 localiser.learn(took_s, &durations_s(&observed), passed_gate);
             }
@@ -342,6 +343,7 @@ impl<'a> IterationAnalysis<'a> {
                 .localiser
                 .judge(self.took(*marker), &durations_s(observed));
             for slow in found.causes {
+                // Never: a block that was not recorded counts as usual, and so is not slow.
                 let Some(seen) = observed[slow.pipeline][slow.node] else {
                     continue;
                 };

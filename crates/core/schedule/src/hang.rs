@@ -84,6 +84,7 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Pipelin
                     at: *at,
                     marker: *marker,
                 };
+                // The call that is due is the one behind the `least` that were made.
                 pause_s(job, of, (least, input_ns))
             })
             .collect();
@@ -137,6 +138,7 @@ fn standing(job: &LoggedJob, marker: usize, until_ns: u64) -> Option<HaltedPipel
         for stage in 0..job.layout.size(Axis::Pipeline) as usize {
             let mut members = Vec::new();
             for at in job.members(StageOfPipeline { pipeline, stage }) {
+                // Nobody knows how far a rank without this marker came: then nobody is accused.
                 let begin_ns = job.iterations.marks_ns[at][marker]?;
                 // The very last call belongs to them, and the end of a span does not.
                 let calls = job.calls(at, begin_ns, until_ns + 1);
@@ -149,6 +151,7 @@ fn standing(job: &LoggedJob, marker: usize, until_ns: u64) -> Option<HaltedPipel
                     .skip(done)
                     .for_each(|node| finished[node] = false);
                 for (node, seen) in graph.nodes_of(stage).zip(&seen) {
+                    // Of the ranks that share a stage the last one ends a block.
                     ends_ns[node] = seen.end_ns.max(ends_ns[node]);
                 }
                 members.push(RankPosition {

@@ -41,6 +41,7 @@ pub struct Watch {
 /// one that it never sent to.
 pub fn holding_up(mut ranks: Vec<Standstill>) -> Vec<Standstill> {
     let first = ranks.iter().map(|it| it.state).min();
+    // States are in the order of blame. A rank whose input cannot be there holds nobody up.
     ranks.retain(|it| Some(it.state) == first && it.state < PipelineRankState::Waits);
     ranks
 }
@@ -103,6 +104,7 @@ impl Watch {
     /// # Units
     /// `at_ns` is the rank's own clock.
     pub fn begin(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Vec<HeldUp> {
+        // Before the entry is made: `look` counts a new rank for the first time.
         let before = self.ranks.get(&rank).map(|seen| seen.current.number);
         let seen = self.ranks.entry(rank).or_default();
         (seen.first_rank, seen.stages) = (place.first_rank, place.stages);
@@ -122,6 +124,7 @@ impl Watch {
                 self.begun.drain(..self.begun.len().saturating_sub(WAITING));
             }
         }
+        // What it asked for before was the input of this block.
         seen.open = Some((place, at_ns));
         seen.receives = false;
         self.look(rank, before)
@@ -201,6 +204,8 @@ impl Watch {
         });
         // As the last iteration ended: it is over, though the next one has not begun.
         let blocks = &seen.current.blocks;
+        // By the count alone, one lost mark or an evaluation would cut all later iterations in the
+        // wrong place.
         let is_last = |last: &RankIteration| {
             last.blocks.len() == blocks.len()
                 && last.blocks.last().map(|it| it.place) == Some(place)
@@ -337,6 +342,7 @@ impl Watch {
         if open.is_some() || !current.blocks.is_empty() {
             return current.number;
         }
+        // Where marks were lost, numbers have gaps: no rank stands in an iteration that none began.
         let mut numbers = self.begun.iter().map(|(number, _)| *number);
         numbers
             .find(|number| *number >= current.number)
@@ -361,6 +367,7 @@ impl Watch {
             self.pass(oldest);
         }
         let mut found = Vec::new();
+        // Ends: each turn moves `next` on, at last to an iteration that some rank has not ended.
         while self.behind == 0 {
             // Of an iteration whose marks a rank lost it has none.
             let firsts = self.ranks.values().map(|seen| seen.first_from(self.next));
@@ -439,6 +446,7 @@ impl RankBlocks {
             return Some((before, PipelineRankState::Owes));
         }
         let node = next?;
+        // The second predecessor is the block whose output it takes.
         let state = match graph.predecessors(node)[1] {
             Some(source) if !finished[source] => PipelineRankState::Waits,
             Some(_) if self.receives => PipelineRankState::Receives,
@@ -476,6 +484,7 @@ impl RankBlocks {
     /// were lost. Counted from its last one, as steps need not be counted alike on all stages.
     fn number_in(&self, step: u32) -> Option<u64> {
         let last = self.done.back()?;
+        // At least 1: a step may have several iterations.
         Some(last.number + u64::from(step.saturating_sub(last.step).max(1)))
     }
 
@@ -494,6 +503,7 @@ fn first_in(begun: &VecDeque<(u64, u32)>, step: u32) -> u64 {
     let known = begun.iter().find(|(_, known)| *known >= step);
     match (known, begun.back()) {
         (Some((number, _)), _) => *number,
+        // Does not underflow: none of the known steps is as late as this one.
         (None, Some((number, last))) => number + u64::from(step - last),
         (None, None) => 0,
     }

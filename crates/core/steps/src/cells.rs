@@ -161,6 +161,8 @@ pub(crate) fn rank_rows<'steps>(
             .pieces
             .iter()
             .map(|piece| {
+                // A step is complete if the next one followed: else what lies behind its last mark
+                // is missing.
                 let piece = piece.filter(|piece| piece.complete)?;
                 Some(RankRow {
                     start: piece.start,

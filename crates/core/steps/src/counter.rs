@@ -62,6 +62,8 @@ impl StepCounter {
                 // Passes that lead to the same run of the optimizer count once.
                 } else if !self.worked {
                     self.worked = true;
+                    // Cannot overflow: at the limit `loader` is cleared, and only a batch sets it
+                    // again, which resets the count.
                     self.runs_without_data += 1;
                     if self.runs_without_data >= RUNS_WITHOUT_DATA {
                         self.loader = false;

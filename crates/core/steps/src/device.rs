@@ -282,6 +282,7 @@ impl SampledRun {
                     reads.wait(host_s, RankNs(clocks[0]));
                 }
                 let [reading_s, after_s, before_s] = reads.split(from, point);
+                // In the order of `StepClock`, by whose numbers steps are found.
                 let passed_s = [
                     device_s, held_s[0], held_s[1], host_s, reading_s, after_s, before_s,
                 ];
@@ -421,6 +422,8 @@ impl DeviceClock {
             }
             ahead_s.push(of_block);
         }
+        // All clocks have the same marks and ranks, so each of these has the blocks of `window`, in
+        // its order.
         let host = HostTimes {
             took_s: durations_s(&sampled, StepClock::Host, ranks, cut)?,
             read_s: durations_s(&sampled, StepClock::Reading, ranks, cut)?,

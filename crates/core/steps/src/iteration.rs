@@ -59,6 +59,7 @@ impl IterationTimer {
             return Iteration::Open;
         }
         self.open = None;
+        // A step that the script names may run no optimizer: it lasts to its end.
         let end = optimizers.next_back().or(step.segments.last());
         end.map_or(Iteration::Open, |end| Iteration::Done {
             duration_s: end.end.seconds_since(start),

@@ -107,6 +107,8 @@ impl Clocks {
                 // The clock it was seen with most often: errors do not grow with the others.
                 let most = by_known.into_iter().max_by_key(|(_, apart)| apart.len());
                 let Some((known, apart)) = most else { continue };
+                // Each list has an entry and `known` is set, so a round sets every clock in
+                // `apart`: else the loop would not end.
                 let found = set.get(&known).copied().and_then(|known| {
                     let (ahead_ns, error_ns) = ahead(&apart)?;
                     let error_ns = error_ns.max(spread_ns).saturating_add(known.error_ns);
@@ -138,6 +140,7 @@ impl Clocks {
             return Some(0);
         }
         Some(
+            // Added up: the two clocks may be off in opposite directions.
             self.errors_ns
                 .get(&rank)?
                 .saturating_add(*self.errors_ns.get(&other)?),

@@ -169,9 +169,11 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
         .map(MatchedCollective::end_spread_ns)
         .collect();
     clocks.end_spread_ns = median(&mut spreads).unwrap_or(0);
+    // With nothing matched, nothing shows that instants of the ranks can be compared.
     clocks.agree &= !collectives.is_empty();
     Matches {
         collectives,
+        // Each arrival is one recorded slice, so this cannot fall below 0.
         unmatched: recorded - used,
         clocks,
     }
@@ -182,6 +184,8 @@ fn match_key(
     series: &CollectiveSeries<'_>,
     clocks: &Clocks,
 ) -> Vec<MatchedCollective> {
+    // By numbers only if all ranks have them: a place counts from the begin of a recording, and a
+    // number from the begin of the group.
     let numbered = series
         .values()
         .flatten()
@@ -221,6 +225,7 @@ fn match_key(
             {
                 continue;
             }
+            // A rank that recorded no size has 0 here, which must not replace another's.
             collective.bytes = collective.bytes.max(transfer.bytes);
             let (start_ns, end_ns) = (slice.start_ns, slice.end_ns);
             collective.arrivals.push(Arrival {
@@ -263,6 +268,7 @@ fn best_shift(
     let (best, shift) = *shifts.first()?;
     let next = shifts.get(1).map_or(u64::MAX, |(next, _)| *next);
     // Collectives at equal distances fit one place further as well: then nobody knows.
+    // Divided, as these sums saturate: twice a saturated one would overflow.
     let is_clear = one_clock || next / RHYTHM_RATIO > best;
     is_clear.then_some(shift)
 }

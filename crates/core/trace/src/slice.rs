@@ -173,6 +173,7 @@ impl Trace {
     pub fn settle(&mut self, shift_ns: i64) {
         const WEEK_NS: i64 = 7 * 86_400 * 1_000_000_000;
         let before = self.slices.len();
+        // Before the shift, after which a time that was never written is no longer 0.
         self.slices.retain(|slice| {
             let never = slice.start_ns == 0 && slice.end_ns == 0;
             !never && slice.duration_ns() <= WEEK_NS

@@ -120,6 +120,7 @@ fn regular_names(trace: &Trace, ranges: &[&Slice], steps: &[(u32, &Slice)]) -> V
         .enumerate()
         .map(|(name, (count, _))| {
             let name = trace.names.text(NameId(name as u32));
+            // Built-in stages count however rare they are: hooks mark each of them in a live job.
             count * 2 > steps.len() || (count > 0 && is_built_in(&stage_name(name)))
         })
         .collect()
@@ -134,6 +135,8 @@ fn outermost<'a>(
 ) -> Vec<&'a Slice> {
     let mut found: Vec<&Slice> = Vec::new();
     for range in ranges {
+        // Of ranges that start together the longest stands first, so the outermost is found before
+        // those it holds.
         let after = found
             .last()
             .is_none_or(|last| range.start_ns >= last.end_ns);
@@ -161,6 +164,7 @@ fn stage_name(range: &str) -> String {
         ),
         ("Optimizer.step", "optim.step_cpu_wall"),
     ];
+    // By prefix, as PyTorch appends the class: `Optimizer.step#SGD.step`.
     if let Some((_, stage)) = known.iter().find(|(prefix, _)| bare.starts_with(prefix)) {
         return (*stage).to_owned();
     }

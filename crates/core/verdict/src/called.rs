@@ -126,6 +126,7 @@ impl Called {
             .ranks
             .iter()
             .map(|(rank, caller)| {
+                // A copy: `diagnose` consumes the logs, and the next look needs them again.
                 let mut log = caller.log.clone();
                 log.host = hosts.get(rank).cloned();
                 log.calls.sort_by_key(|call| call.at_ns);
@@ -185,6 +186,7 @@ impl Called {
         for caller in self.ranks.values_mut() {
             let calls = &mut caller.log.calls;
             // A quarter at once: it moves all later calls, and so is to be rare.
+            // Counts jump where calls are left out, so that this is a gap and no lateness.
             calls.drain(calls.len() / 8 * 3..calls.len() / 8 * 5);
         }
         let left = self
@@ -214,8 +216,10 @@ impl Caller {
         if next == MAX_LANES && !self.lanes.contains_key(&(group, is_point)) {
             return None;
         }
+        // Sends and receives have no numbers: beside collectives they would break a lane's counts.
         let lane = *self.lanes.entry((group, is_point)).or_insert(next as u32);
         if lane as usize == next {
+            // The same on all ranks of a group, as the hash of a communicator is in logs.
             let hash = format!("{group}{}", if is_point { "p" } else { "c" });
             self.log.lanes.push(Lane {
                 pointer: String::new(),
@@ -229,6 +233,7 @@ impl Caller {
         *known = count.saturating_add(1);
         let bytes = bytes.unwrap_or(0);
         let size = match Unit::of(op) {
+            // 0 if the size of an element is unknown.
             Unit::Elements => bytes / element_bytes.max(1),
             Unit::Bytes => bytes,
         };

@@ -301,6 +301,7 @@ impl Escalation {
             ..Ordered::default()
         });
         // Hosts order their parts one by one, and may begin in different steps.
+        // Before `first_step` changes: `last_step` is counted from it.
         let last = window.last_step().max(steps.end);
         window.first_step = window.first_step.min(steps.start);
         window.steps = last - window.first_step;

@@ -164,6 +164,7 @@ impl HostMerger {
         let place = *self.places.entry(host).or_insert(new);
         if place == new {
             let start = Start {
+                // A host that joins late belongs to the present run, not to an earlier one.
                 run: self.start.run,
                 attempt: 0,
             };

@@ -133,6 +133,7 @@ impl Pipelines {
                 op: CollectiveOp::SEND,
                 ..
             } => self.watch.send(rank),
+            // Without a number nothing shows which issues of several ranks belong together.
             CollectiveIssue { number: 1.., .. } => self.watch.meet(rank, at.0, issue),
             _ => {}
         }

@@ -207,6 +207,7 @@ impl SyntheticHost {
                 marks += 1;
             }
         }
+        // Relaxed, as all of these: a sum does not depend on the order of its parts.
         counters.marks.fetch_add(marks, Ordering::Relaxed);
         lines
     }

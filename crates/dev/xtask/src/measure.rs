@@ -90,6 +90,7 @@ fn is_log(line: &str) -> bool {
         .iter()
         .any(|name| {
             line.match_indices(name).any(|(at, _)| {
+                // The name of another macro may end like one of these.
                 let before = line[..at].chars().next_back();
                 before.is_none_or(|it| !it.is_alphanumeric() && it != '_')
             })
@@ -108,6 +109,7 @@ fn examples(source: &str) -> usize {
             continue;
         };
         open = !open;
+        // For rustdoc a fence without a language holds Rust.
         found += usize::from(open && ["", "rust"].contains(&fence.trim()));
     }
     found

@@ -20,6 +20,7 @@ pub(crate) const ANNOUNCED: &str = "announced.json";
 /// How long an incident that came back so often must stay away to be over.
 fn over_after(returns: u32) -> Duration {
     OVER_AFTER
+        // Five returns reach the longest time already. A shift by 32 or more would overflow.
         .saturating_mul(1 << returns.min(16))
         .min(OVER_AFTER_AT_MOST)
 }

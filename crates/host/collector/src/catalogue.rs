@@ -123,6 +123,7 @@ impl Catalogue {
         // As a whole: incidents may be gone since, as parts of others.
         forget(&change, &job.id)?;
         let summary = to_json(job)?;
+        // SQLite has no unsigned integers. What a disk holds stays far below 2^63 bytes.
         let bytes = batches_bytes.map(u64::cast_signed);
         let last_seen_s = job.last_seen_s.cast_signed();
         let row = params![job.id, bytes, last_seen_s, summary];
@@ -209,7 +210,6 @@ impl Catalogue {
                 });
             }
         }
-        // One more was asked for than is listed: it says whether there are more.
         let more = incidents.len() > AT_ONCE as usize;
         if more && let Some(next) = incidents.pop() {
             // Who asks for those before the last one misses none that began when that did.
@@ -247,6 +247,7 @@ fn whole(path: &Path) -> rusqlite::Result<Connection> {
         .optional()?
         .is_some();
     if has_tables {
+        // One fault is enough: the catalogue is then made from the folders of jobs.
         let said: String = connection.query_row("PRAGMA quick_check(1)", (), |row| row.get(0))?;
         if said != "ok" || layout != LAYOUT {
             return Err(rusqlite::Error::InvalidQuery);

@@ -90,6 +90,7 @@ impl HistoryRecorder {
         if listed != self.listed || is_late {
             self.listed_at = Some(now.at);
             self.listed = listed;
+            // Without the bytes of its batches, by which a job counts as ended.
             self.inner.list(summary, None, &dated);
         }
         self.note(published)

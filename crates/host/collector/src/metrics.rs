@@ -115,6 +115,7 @@ impl Metrics {
             bytes,
             ..
         } = &mut metrics;
+        // The registry gets a clone, which shares its value with the one that is counted up here.
         // Counters are named without `_total`, which the encoder appends.
         registry.register("batches", "Batches that are kept", batches.clone());
         registry.register(
@@ -292,6 +293,7 @@ pub(crate) fn classic(openmetrics: &str) -> String {
     for line in openmetrics.lines() {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
+            // Only OpenMetrics has these two.
             (Some("#"), Some("UNIT" | "EOF"), ..) => {}
             (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(&name) => {
                 text += &format!("# {what} {name}_total {rest}\n");

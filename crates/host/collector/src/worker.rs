@@ -422,6 +422,7 @@ impl JobWorker {
             let measured_ns = at_ns.saturating_sub_unsigned(now_ns);
             let (offset_ns, first_ns) = self.offsets_ns(&kept, (&batch.host, &boot), measured_ns);
             batch.shift_ns = offset_ns.saturating_sub(first_ns);
+            // `at_ns` counts from 1970, and a batch has a few MiB at most: no cast loses anything.
             let stored = StoredBatch {
                 host: batch.host.clone(),
                 session: batch.session.clone(),
@@ -561,6 +562,7 @@ impl JobWorker {
             }
         };
         let mut effects = Vec::new();
+        // Each `_memory` is given back as soon as its batch is analysed: other batches need it.
         for (stored, batch, _memory) in accepted {
             self.ledger.note(&stored);
             self.heard.insert(stored.host, now.at);

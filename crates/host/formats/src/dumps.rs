@@ -121,6 +121,7 @@ impl Dump {
             .iter()
             .filter_map(|entry| entry.time_discovered_started_ns.as_u64())
             // JSON has 0 where a pickle has None.
+            // One is enough: devices are timed for a whole process, by TORCH_NCCL_ENABLE_TIMING.
             .any(|at| at > 0)
     }
 
@@ -163,6 +164,7 @@ impl Dump {
             .collect::<Option<Vec<u64>>>()?;
         times
             .last()
+            // On a clock that begins with a process, equal times of two ranks show no copy.
             .is_some_and(|last| *last > SET_CLOCK_NS)
             .then_some(times)
     }
@@ -180,6 +182,7 @@ pub(crate) fn tell<'a>(
     let ranks: BTreeSet<u32> = dumps
         .clone()
         .map(|(rank, _)| rank)
+        // A rank with a stack and without a dump is waited for as well.
         .chain(of_stacks)
         .collect();
     // First: groups and gaps that a copy seems to show would be of another rank.
@@ -272,6 +275,7 @@ fn leave_out(
     for (rank, group, number, of) in &earlier {
         take(Input::Note(SourceNote::Dumps(DumpNote::Old {
             rank: *rank,
+            // Both keys are there: `earlier` takes them from `dumped`, which is unchanged since.
             op: dumped[of][&(*group, *number)].op,
             number: *number,
             group: name_of(group, names),
@@ -310,6 +314,7 @@ fn groups<'a>(dumps: &[(u32, &'a Dump)], ranks: &BTreeSet<u32>) -> Groups<'a> {
         .iter()
         .chain(&configured)
         .max()
+        // One damaged number would fill the group with billions of ranks.
         .filter(|last| **last < MOST_RANKS);
     for (group, members) in &mut groups {
         if names.get(group) == Some(&"default_pg") {
@@ -369,6 +374,7 @@ fn copied<'a>(dumps: impl Iterator<Item = (u32, &'a Dump)>) -> BTreeSet<u32> {
     }
     ranks
         .into_values()
+        // Equal dumps of a single rank are one rank in the set, and no copies of another's.
         .filter(|ranks| ranks.len() > 1)
         .flatten()
         .collect()
@@ -443,6 +449,7 @@ fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u
     let mut found: Vec<(u32, &str, u64, u32)> = Vec::new();
     for ((group, rank), last) in last(by_rank) {
         let (number, of) = ended.get(group).copied().unwrap_or_default();
+        // One group proves that a dump is old; the note on it need not list all.
         if last < number && found.iter().all(|(known, ..)| *known != rank) {
             found.push((rank, group, number, of));
         }

@@ -19,6 +19,7 @@ pub(crate) fn worded_rank(path: &Path) -> Option<u32> {
             let end = rest
                 .find(|c: char| !c.is_ascii_digit())
                 .unwrap_or(rest.len());
+            // No digits are no number: then the word before it is tried, as in `rank3_ranks.json`.
             number(&rest[..end])
         })
     })
@@ -36,6 +37,7 @@ pub(crate) fn named_rank(path: &Path) -> Option<u32> {
             .iter()
             .find_map(|packed| name.strip_suffix(packed))
             .unwrap_or(&name);
+        // `trace.3` has no extension: PyTorch puts the rank right behind a prefix such as `trace.`.
         let ends_in_digit = |text: &str| text.ends_with(|c: char| c.is_ascii_digit());
         let stem = match plain.rsplit_once('.') {
             Some((stem, extension)) if !ends_in_digit(extension) => stem,

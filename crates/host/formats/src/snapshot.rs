@@ -88,6 +88,7 @@ impl SnapshotPart {
             })
             .collect();
         let active = main.is_some_and(|thread| thread.active);
+        // py-spy distinguishes no more: whether a process is stopped stays unknown.
         let state = if active {
             ProcessState::Running
         } else {
@@ -208,6 +209,7 @@ impl Snapshot {
         };
         let mut job = Job::new(id, source, settings);
         self.tell_calls(&mut job);
+        // Each source numbers its groups from where the one before ended.
         let group = self.tell_dumps(&mut job);
         let reported = watchdog_log::report(&printed, group, &mut |input| job.take(input));
         let group = launched::tell(&replies, reported.group, &mut |input| job.take(input));
@@ -363,6 +365,7 @@ fn named(
 
 /// Ranks of the job that have called NCCL for a communicator, in the order they have there.
 fn members_of(communicator: u64, logs: &BTreeMap<u32, &RankCalls>) -> Vec<u32> {
+    // Work requests have the hash as an unsigned number, call logs as a signed one.
     let hash = communicator.cast_signed().to_string();
     logs.values()
         .filter(|log| {

@@ -91,6 +91,7 @@ impl WatchdogLog {
             // A progress bar prints over itself.
             let end = memchr::memchr2(b'\n', b'\r', block);
             let part = &block[..end.unwrap_or(block.len())];
+            // Does not underflow: no more than the room there is gets appended.
             let room = MAX_LINE_BYTES - line.len();
             if memchr::memchr(0, part).is_none() {
                 line.extend_from_slice(&part[..part.len().min(room)]);
@@ -231,6 +232,7 @@ impl WatchdogLog {
     fn place_timeout(&mut self, rank: u32, group: GroupRank, work: &Work) {
         let least = Progress {
             enqueued: work.number,
+            // Does not underflow: callers place only operations that have a number, from 1 on.
             completed: work.number - 1,
         };
         let of_rank = self.groups.entry(group.key.clone()).or_default();
@@ -271,6 +273,7 @@ impl WatchdogLog {
             all.lost_peers.extend(log.lost_peers.clone());
             all.summary.ended.extend(log.summary.ended.clone());
             all.summary.on_host = all.summary.on_host.or(log.summary.on_host);
+            // Logs of several ranks tell of the same starts: a sum would count them several times.
             all.earlier_starts = all.earlier_starts.max(log.earlier_starts);
         }
         all.adopt();
@@ -335,6 +338,7 @@ impl WatchdogLog {
             .iter()
             .filter(|(rank, (_, of_device))| *of_device || !waits(**rank))
             .map(|(rank, _)| *rank);
+        // What raises on several ranks is no rank's fault.
         let (rank, None) = (own.next()?, own.next()) else {
             return None;
         };
@@ -356,6 +360,7 @@ pub(crate) fn report(
     let dead = death.map(|(rank, _)| rank);
     let counted = log.counted();
     // Nobody knows what a rank that ended had entered.
+    // `said` takes no rank from `MAX_RANKS` on, so that a damaged line does not make this long.
     let unknown: Vec<u32> = log
         .ranks
         .last()
@@ -390,6 +395,8 @@ pub(crate) fn report(
                     group: name.clone(),
                     ranks: waiting.map(|(rank, _)| *rank).collect(),
                 });
+            // Of the default group every rank up to the last is a member by now. A single one would
+            // wait for nobody: others must be in it.
             } else if key != "0" || members.len() == 1 {
                 notes.push(PrintedNote::PartOfGroup {
                     group: name.clone(),
@@ -516,6 +523,7 @@ impl LoggedGroup {
 
     /// Why counts of its ranks do not tell who is behind.
     fn incomparable(&self) -> Option<UnlikeCounts> {
+        // Each rank counts these for itself; a coalesced operation may consist of sends.
         const ONE_BY_ONE: [&str; 3] = ["SEND", "RECV", "COALESCED"];
         let waits_in = self.waits_in()?;
         let mut ops = self.ranks.values().filter_map(|it| it.timed_out.as_ref());

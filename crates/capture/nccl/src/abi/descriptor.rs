@@ -82,6 +82,7 @@ union Body<Coll: Copy, P2p: Copy, const WORDS: usize> {
     _room: [u64; WORDS],
 }
 
+// The kind is a byte up to version 4 and 64 bits since. The parent is aligned to 8 in both.
 pub(crate) type DescriptorV1 = Descriptor<u8, CollV1, P2pV1, 12>;
 pub(crate) type DescriptorV2 = Descriptor<u8, CollV2, P2pV2, 13>;
 pub(crate) type DescriptorV3 = Descriptor<u8, CollV3, P2pV2, 12>;

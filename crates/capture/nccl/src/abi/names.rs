@@ -16,6 +16,7 @@ const FUNCTIONS: [(&str, &str); 8] = [
     ("AllGather", "ALLGATHER_BASE"),
     ("ReduceScatter", "REDUCE_SCATTER_BASE"),
     ("AllReduce", "ALLREDUCE"),
+    // No operation of PyTorch has this name. The row keeps the numbers of those below.
     ("SendRecv", ""),
     ("Send", "SEND"),
     ("Recv", "RECV"),

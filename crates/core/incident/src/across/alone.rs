@@ -237,6 +237,8 @@ fn in_optimizer(block: &Block, took_s: &[f64], held_most_s: &[f64]) -> Option<De
             usual: None,
         });
         row.took_s += took_s;
+        // The most for a device, as above the least for a host: neither is charged with what may be
+        // the other's.
         row.own_s += (took_s - held_most_s).max(0.0);
         if matches!(boundary.ending, Ending::Issue { .. }) {
             break;

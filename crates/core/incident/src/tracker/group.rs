@@ -73,6 +73,7 @@ impl Group {
         let (mut late, unclear): (Vec<Fault>, Vec<Fault>) = late.into_iter().partition(|fault| {
             // Nobody waits for a device in its data loader. Elsewhere ranks that are as many as the
             // others may as well be those that wait, for ranks that are late in other places.
+            // Where ranks measurably meet, waits are known.
             let is_majority =
                 is_blind && window.meeting != Meeting::Seen && fault.ranks.len() >= most;
             fault.stage == StageId::DATA || !(is_ambiguous || is_majority)

@@ -59,6 +59,8 @@ impl Steady {
         for ((rank, pass), [least_s, _]) in own_s {
             let followed = self.of_passes.get(&(*rank, *pass));
             if let Some(usual_s) = followed.and_then(|it| it.usual_s.known()) {
+                // The least of now beside the usual most: that a host holds its device up for longer
+                // or shorter than usual does not make the device seem slower.
                 let growth = (least_s - usual_s) / usual_s;
                 by_pass.entry(*pass).or_default().push((*rank, growth));
             }
@@ -84,6 +86,7 @@ impl Steady {
         span_s: f64,
         mut lost: BTreeMap<(u32, Pass), Struck>,
     ) -> Vec<HeldUp> {
+        // All ranks wait for one slower device, so that their iteration is not usual either.
         if lost.is_empty() {
             self.spans_s.learn(span_s);
         }
@@ -104,6 +107,8 @@ impl Steady {
             }));
             found.extend(followed.report());
         }
+        // Ranks and passes report iterations before this one, too. Strikes are counted in
+        // ascending order.
         found.sort_by_key(|held| held.step);
         found
     }
@@ -121,6 +126,7 @@ impl Followed {
     fn report(&mut self) -> Vec<HeldUp> {
         let struck = || self.recent.iter().flatten().map(|struck| &struck.held);
         let middle = |of: fn(&HeldUp) -> f64| median(&mut struck().map(of).collect::<Vec<_>>());
+        // Of all that were struck: a single iteration scatters by more than what it loses here.
         let is_real = middle(|held| held.took_s - held.usual_s - REAL_SHARE * held.lost_s)
             .is_some_and(|beyond_s| beyond_s >= 0.0);
         if struck().count() < STRUCK_MIN || !is_real {

@@ -161,6 +161,7 @@ fn hundred_thousand(id: &str) -> AcceptanceRow {
 
 /// The hash that a communicator has in a copy of its job.
 fn hash_in_copy(hash: u64, copy: u32) -> u64 {
+    // With the same hash, ranks of all copies would be in one communicator.
     hash ^ u64::from(copy) << 32
 }
 

@@ -96,6 +96,7 @@ fn bounds(id: &str) -> AcceptanceRow {
         let maxima: f64 = row.chunks(ranks).map(max).sum();
         let means = row.iter().sum::<f64>() / ranks as f64;
         let most = ranks.min(row.len() / ranks) as f64 * makespan;
+        // Sums of the same durations in another order differ by rounding.
         let slack = 1e-9 * makespan;
         let holds = makespan <= maxima + slack
             && maxima <= most + slack

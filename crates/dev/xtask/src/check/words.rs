@@ -86,6 +86,7 @@ fn help(source: &str) -> Vec<(usize, &str)> {
         } else if line.starts_with("#[derive(") && DERIVES.iter().any(|it| line.contains(it)) {
             inside = true;
             found.append(&mut pending);
+        // A brace at the margin ends an item: rustfmt indents all others.
         } else if line == "}" {
             inside = false;
         // Other attributes may stand between the documentation and the derive.

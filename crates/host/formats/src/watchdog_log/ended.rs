@@ -35,6 +35,7 @@ impl Summary {
     /// Takes a record; whether it shows that the job was started anew since an earlier summary.
     pub(super) fn take(&mut self, record: &str) -> bool {
         // Its lines are short, and most of a log's are others.
+        // With padding, as torchrun aligns its colons: the word `time` alone is in most logs.
         let is_of_summary = ["exitcode", "local_rank", "time  ", "Root Cause (first"];
         if !is_of_summary.iter().any(|it| record.contains(it)) {
             return false;
@@ -51,6 +52,7 @@ impl Summary {
         } else if let Some(rest) = after("rank:").filter(|rest| rest.contains("(local_rank:")) {
             self.rank = number(rest).filter(|rank| *rank < MAX_RANKS);
         } else if let Some(rest) = after("exitcode:").filter(|rest| rest.contains("(pid:")) {
+            // The line with the rank stands above that with the exit code.
             if let (Some(rank), Some(code)) = (self.rank.take(), exit_code(rest)) {
                 let pid = after("(pid:").and_then(number).unwrap_or_default();
                 return self.end(rank, code, pid);
@@ -81,6 +83,7 @@ impl Summary {
     pub(super) fn first(&self) -> Option<(&Ended, Vec<u32>)> {
         // Each host's launcher reports its own.
         let first = self.ended.iter().filter(|it| it.is_first);
+        // Times of this form have the order of their characters.
         let first = first.min_by(|a, b| a.time.cmp(&b.time))?;
         let with_it = self
             .ended

@@ -71,6 +71,7 @@ fn headers(line: &str) -> impl Iterator<Item = usize> {
                 let (number, rest) = rest.split_at(digits(rest));
                 !number.is_empty() && rest.starts_with("]:")
             }
+            // After `[rank3]:` it belongs to that header, and is no record of its own.
             None => line[at + 1..].starts_with("E ProcessGroupNCCL") && !line[..*at].ends_with(':'),
         }
     })
@@ -79,6 +80,7 @@ fn headers(line: &str) -> impl Iterator<Item = usize> {
 /// Whether a line continues the record before it.
 fn goes_on(record: &str, text: &str) -> bool {
     // Most lines of a log are none of the watchdog's.
+    // `[rank2]` and `[Rank 2]` share these letters.
     if !record.contains("ank") {
         return false;
     }
@@ -125,6 +127,7 @@ fn is_begun(said: &str) -> bool {
 fn is_whole(said: &str) -> bool {
     if let Some((_, work)) = said.split_once("WorkNCCL(") {
         return work
+            // `Timeout(ms)=` is the last field of an operation.
             .split_once("(ms)=")
             .is_some_and(|(_, rest)| rest.contains(')'));
     }

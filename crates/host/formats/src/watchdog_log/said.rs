@@ -156,6 +156,7 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
     if let Some((_, why)) = record.split_once("terminated with exception: ") {
         // A timeout that was cut off is none of its own either.
         let follows = CONSEQUENCES.iter().any(|it| why.contains(it)) || why.starts_with("[Rank");
+        // The watchdog only queries the device: what follows from no other rank is its error.
         return (!follows).then(|| Said::Raised {
             rank,
             error: quoted(why),
@@ -222,6 +223,7 @@ fn differ(said: &str) -> Option<[Fingerprint; 2]> {
 
 /// What a rank has enqueued and completed, without white space; -1 is none.
 pub(super) fn counts(said: &str) -> Option<Progress> {
+    // `Last enqueued NCCL work: 77` and `last enqueued work: 79` are both in use.
     let after = |word: &str| Some(said.split_once(word)?.1.split_once("work:")?.1);
     let of = |rest: &str| match rest.strip_prefix('-') {
         Some(none) if digits(none) > 0 => Some(0),
@@ -229,6 +231,7 @@ pub(super) fn counts(said: &str) -> Option<Progress> {
     };
     let enqueued = of(after("astenqueued")?)?;
     let completed = after("astcompleted")?;
+    // Folded or cut before the number. The next line may continue it.
     if completed.trim_start_matches('-').is_empty() {
         return None;
     }
@@ -263,6 +266,7 @@ fn bracketed(text: &str) -> Option<u32> {
 
 fn group_rank(said: &str) -> Option<GroupRank> {
     let inside = said.split_once("[PG")?.1.split(']').next()?;
+    // From the right: the description of a group is the user's, and may have the word, too.
     let (group, rank) = inside.rsplit_once("Rank")?;
     let (group, has_guid) = match group.split_once("GUID") {
         Some((_, group)) => (group, true),

@@ -528,6 +528,8 @@ pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         for (read, three) in families {
             let ran = with_subsets(lab, script, read, &three)?;
             for (subset, job) in ran.iter().enumerate().skip(1) {
+                // Every choice among its faults, all of them included: the job that is left over
+                // was run, too, and is the truth.
                 for fixed in (1..=subset).filter(|fixed| fixed & subset == *fixed) {
                     let faults = faults_of(&three, fixed);
                     let saved_s = saved_s(&job.verdict, &faults, fixed == subset);
@@ -550,6 +552,7 @@ pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                 median * 1e2,
                 late * 1e2
             );
+            // Of the eight subsets of three faults, one is empty.
             let jobs = 7 * families.len();
             let scenario = format!(
                 "{bed}: {jobs} jobs, those with {faults}: step time with any of them fixed"
