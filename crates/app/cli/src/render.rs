@@ -84,9 +84,16 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     };
     let name = colour.bold("laggard");
     text += &format!("{name} {}: {} ranks, {seen}\n", job.id, job.ranks);
-    if let Some((heading, reason)) = verdict.conclusion().map(narrate::conclusion) {
+    if let Some(conclusion) = verdict.conclusion() {
+        let (heading, reason) = narrate::conclusion(conclusion);
         let said = format!("{}  {reason}", heading.to_uppercase());
-        text += &format!("\n{}\n", colour.good(&said));
+        // Not to know is no good news.
+        let said = if conclusion.is_good() {
+            colour.good(&said)
+        } else {
+            colour.bold(&said)
+        };
+        text += &format!("\n{said}\n");
     }
     for incident in &verdict.incidents {
         let head = colour.severity(incident.severity, word(incident.severity));

@@ -1,7 +1,7 @@
 //! The page put together.
 
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
-use model::{Conclusion, Incident, Severity, StageNames, Verdict};
+use model::{Incident, Severity, StageNames, Verdict};
 use verdict::Series;
 
 use crate::digest::csp_source;
@@ -261,15 +261,10 @@ fn policy(scripts: &[&str]) -> String {
 fn state(verdict: &Verdict) -> (&'static str, String) {
     let incidents = &verdict.incidents;
     if let Some(conclusion) = verdict.conclusion() {
-        let class = match conclusion {
-            Conclusion::NothingStuck | Conclusion::NothingTimed | Conclusion::Healthy => "healthy",
-            Conclusion::TooLittleSeen
-            | Conclusion::Unexplained
-            | Conclusion::Ambiguous
-            | Conclusion::DevicesUnseen
-            | Conclusion::DeviceWaitsUnseen
-            | Conclusion::Uncompared
-            | Conclusion::Unlike => "unknown",
+        let class = if conclusion.is_good() {
+            "healthy"
+        } else {
+            "unknown"
         };
         let (heading, reason) = narrate::conclusion(conclusion);
         return (class, format!("{heading}: {reason}"));

@@ -27,6 +27,16 @@ pub enum Conclusion {
     Healthy,
 }
 
+impl Conclusion {
+    /// Whether all that was looked at is well. The others say why that cannot be told.
+    pub fn is_good(self) -> bool {
+        matches!(
+            self,
+            Self::NothingStuck | Self::NothingTimed | Self::Healthy
+        )
+    }
+}
+
 impl Verdict {
     /// What it comes to without an incident; `None` if there is one. Healthy comes last: in all
     /// cases before it, what would show a fault was not seen.

@@ -265,7 +265,7 @@ impl Pipelines {
         let slow = &self.slow.iter().find(|slow| slow.number == number)?.blocks;
         let id = String::new();
         Some(
-            slow.finding(context, id, &self.settings, &self.looked, 0.0)
+            slow.finding(context, id, &self.settings, &self.looked, context.exposed_s)
                 .claim,
         )
     }

@@ -363,8 +363,13 @@ fn named(
         .collect()
 }
 
-/// Ranks of the job that have called NCCL for a communicator, in the order they have there.
+/// Ranks of the job that have called NCCL for a communicator, in the order they have there; none if a
+/// rank has no log.
 fn members_of(communicator: u64, logs: &BTreeMap<u32, &RankCalls>) -> Vec<u32> {
+    // It may be a member, and all behind it would have the wrong place.
+    if !logs.keys().copied().eq(0..logs.len() as u32) {
+        return Vec::new();
+    }
     // Work requests have the hash as an unsigned number, call logs as a signed one.
     let hash = communicator.cast_signed().to_string();
     logs.values()
@@ -381,9 +386,28 @@ fn members_of(communicator: u64, logs: &BTreeMap<u32, &RankCalls>) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use schedule::Lane;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn nobody_is_named_by_a_place_where_a_log_is_missing() {
+        let calls = |rank| RankCalls {
+            rank,
+            host: None,
+            lanes: vec![Lane {
+                pointer: "0x1".to_owned(),
+                hash: "77".to_owned(),
+            }],
+            calls: Vec::new(),
+        };
+        let all: Vec<RankCalls> = (0..4).map(calls).collect();
+        let members =
+            |of: &[RankCalls]| members_of(77, &of.iter().map(|log| (log.rank, log)).collect());
+        assert_eq!(members(&all), [0, 1, 2, 3]);
+        assert!(members(&all[1..]).is_empty());
+    }
 
     #[test]
     fn a_stack_is_that_of_the_main_thread_wherever_it_stands() {
