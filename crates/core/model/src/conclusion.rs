@@ -28,7 +28,7 @@ pub enum Conclusion {
 }
 
 impl Conclusion {
-    /// Whether all that was looked at is well. The others say why that cannot be told.
+    /// Whether everything that was checked is fine. The other conclusions say why that is unknown.
     pub fn is_good(self) -> bool {
         matches!(
             self,

@@ -36,7 +36,7 @@ pub enum Input {
         name: String,
     },
     /// Something that should stand beside the verdict.
-    // Whoever writes it adds its words, for versions that do not know its kind.
+    // The writer adds the sentence, for versions that do not know the kind of note.
     #[serde(skip_serializing)]
     Note(#[serde(deserialize_with = "SourceNote::recorded")] SourceNote),
     /// A rank did something.

@@ -36,7 +36,7 @@ pub fn note(note: &VerdictNote) -> String {
             "collectives differed over the ranks in {steps} steps; those are accounted without \
              arrival times"
         ),
-        // Where ranks wait for each other, all leave together, whoever came last.
+        // Ranks that wait for each other leave together, no matter which came last.
         VerdictNote::ArrivalsUnknown => {
             "nobody recorded when ranks issue collectives: a late rank can be named only in \
              stages that do not synchronise"

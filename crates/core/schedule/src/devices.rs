@@ -229,6 +229,10 @@ impl DeviceWatch {
         pipelines: &[PipelineRanks],
         by_blocks: Option<&HeldUp>,
     ) -> BTreeMap<(u32, Pass), Struck> {
+        let slower = self.steady.slower(own_s);
+        if slower.is_empty() {
+            return BTreeMap::new();
+        }
         // However little each of its blocks takes longer, all of them do.
         let any_excess = ScheduleSettings {
             performance_gate: 1.0,
@@ -241,8 +245,8 @@ impl DeviceWatch {
             let mut named = by_blocks.iter().flat_map(|held| &held.causes);
             named.any(|(named, _)| *named == rank)
         };
-        let slower = self.steady.slower(own_s).into_iter();
         slower
+            .into_iter()
             .filter_map(|(key, times)| {
                 let times_s = |rank, done: &Done| {
                     let usual_s = self.usual.get(&key_of(done))?.took_s.known()?;

@@ -16,12 +16,12 @@ const SCATTER_OF: usize = 32;
 const SCATTER_MIN: usize = 5;
 /// A slow iteration is further from the usual than so many times the furthest of them. Ours:
 /// the published gate alone takes one hiccup of a busy host for a fault.
-const SCATTERS: f64 = 3.0;
+pub(crate) const SCATTERS: f64 = 3.0;
 /// Part of what an iteration lost that its slow blocks must account for. Ours.
 const EXPLAINED_SHARE: f64 = 0.5;
 /// Part of what slow blocks must have cost that an iteration must really have taken longer, where
 /// blocks alone are compared. Ours: what transfers hide costs nothing.
-const REAL_SHARE: f64 = 0.25;
+pub(crate) const REAL_SHARE: f64 = 0.25;
 /// Iterations for which ranks that did not wait for their input are taken not to do so. Ours.
 const AHEAD_FOR: u32 = 16;
 

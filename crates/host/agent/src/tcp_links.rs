@@ -335,9 +335,9 @@ mod tests {
         const SECOND_NS: u64 = 1_000_000_000;
         let (peer, began) = (IpAddr::from([10, 0, 0, 2]), Instant::now());
         let (mut feed, mut at_s, mut bytes) = (LinkFeed::default(), 0, 0);
-        // All connections carry as much; how often it is told that the link is slow.
+        // All connections carry the same. Returns how many slow links are reported.
         let mut carry = |connections: &[u8], seconds: u64, bytes_per_s: u64| {
-            let mut told = 0;
+            let mut reported = 0;
             for _ in 0..seconds {
                 at_s += 1;
                 bytes += bytes_per_s;
@@ -355,11 +355,13 @@ mod tests {
                 };
                 let found: Vec<RankConnection> = connections.iter().map(of).collect();
                 let asked = began + Duration::from_secs(at_s);
-                feed.compare(asked, RankNs(at_s * SECOND_NS), &found, &mut |_| told += 1);
+                feed.compare(asked, RankNs(at_s * SECOND_NS), &found, &mut |_| {
+                    reported += 1;
+                });
                 let in_flight = feed.sent[&peer].counted.in_flight();
                 assert_eq!(in_flight, 2 * connections.len() as u64);
             }
-            told
+            reported
         };
         assert_eq!(carry(&[1, 2, 3], 10, 1000), 0);
         // One ends, and the link goes on as it was.

@@ -91,7 +91,7 @@ impl Exchange {
         }
     }
 
-    /// What is to be sent. What was lost is told behind it, once for each rank: a line for each
+    /// The lines to send, then a count of lost records, one line for each rank: a line for each
     /// mark would be as long as the marks.
     fn take_unsent(&mut self) -> SpooledLines {
         let mut lines = mem::take(&mut self.unsent.lines);

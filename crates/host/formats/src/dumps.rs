@@ -480,8 +480,8 @@ mod tests {
         serde_json::from_value(json!({"version": "2.5", "entries": entries})).unwrap()
     }
 
-    /// The ranks whose dumps are left out, and those whose collectives are told.
-    fn told(dumps: &[Dump]) -> (Vec<DumpNote>, BTreeSet<u32>) {
+    /// The notes about dumps, and the ranks whose collectives are read.
+    fn read(dumps: &[Dump]) -> (Vec<DumpNote>, BTreeSet<u32>) {
         let (mut notes, mut ranks) = (Vec::new(), BTreeSet::new());
         tell((0..).zip(dumps), [].into_iter(), &mut |input| match input {
             Input::Note(SourceNote::Dumps(note)) => notes.push(note),
@@ -492,12 +492,12 @@ mod tests {
     }
 
     #[test]
-    fn of_two_runs_of_which_each_lacks_what_ended_in_the_other_nothing_is_told() {
+    fn of_two_runs_of_which_each_lacks_what_ended_in_the_other_nothing_is_read() {
         let dumps = [
             dump(&[("a", 4, true), ("b", 5, true)]),
             dump(&[("a", 5, true), ("b", 4, true)]),
         ];
-        let (notes, ranks) = told(&dumps);
+        let (notes, ranks) = read(&dumps);
         assert_eq!((notes.len(), ranks), (2, BTreeSet::new()), "{notes:?}");
     }
 
@@ -505,7 +505,7 @@ mod tests {
     fn a_dump_of_a_longer_run_leaves_those_of_this_one_in() {
         let mut dumps = vec![dump(&[("a", 5, false), ("b", 3, true)]); 3];
         dumps.push(dump(&[("a", 90, true), ("b", 2, true)]));
-        let (notes, ranks) = told(&dumps);
+        let (notes, ranks) = read(&dumps);
         assert_eq!(ranks, [0, 1, 2].into(), "{notes:?}");
         assert_eq!(
             notes,
@@ -522,13 +522,13 @@ mod tests {
     fn a_dump_that_is_older_than_the_others_is_left_out() {
         let mut dumps = vec![dump(&[("a", 5, true)]); 2];
         dumps.push(dump(&[("a", 4, true)]));
-        let (notes, ranks) = told(&dumps);
+        let (notes, ranks) = read(&dumps);
         assert_eq!(ranks, [0, 1].into());
         assert!(
             matches!(notes[..], [DumpNote::Old { rank: 2, .. }]),
             "{notes:?}"
         );
         // Of two it is the one that came less far.
-        assert_eq!(told(&dumps[1..]).1, [0].into());
+        assert_eq!(read(&dumps[1..]).1, [0].into());
     }
 }

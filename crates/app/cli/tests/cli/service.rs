@@ -94,14 +94,19 @@ impl Server {
         read(request.call().expect("an answer"))
     }
 
-    fn json(&self, path: &str) -> Value {
+    /// The answer once the server has read what it has.
+    fn get_once_read(&self, path: &str) -> (u16, String) {
         let (mut status, mut text) = self.get(path, None);
         let begun = Instant::now();
-        // It still reads what it has.
         while status == 503 && begun.elapsed() < PATIENCE {
             sleep(Duration::from_millis(20));
             (status, text) = self.get(path, None);
         }
+        (status, text)
+    }
+
+    fn json(&self, path: &str) -> Value {
+        let (status, text) = self.get_once_read(path);
         assert_eq!(status, 200, "{path}: {text}");
         serde_json::from_str(&text).expect("JSON")
     }

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::level::Level;
+use crate::judge::SCATTERS;
 
 /// Part of all distances from the usual within which launches scatter.
 const SCATTER_QUANTILE: f64 = 0.9;
-/// A host is late by more than so many times the scatter. Ours, as in `judge`.
-const SCATTERS: f64 = 3.0;
 
 /// What hosts take to launch the blocks of an iteration.
 ///

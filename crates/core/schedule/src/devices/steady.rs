@@ -4,22 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 
 use model::{Pass, median, medians_of_others};
 
+use super::OWN_SHARE;
 use super::level::Level;
-use crate::judge::HeldUp;
+use crate::judge::{HeldUp, REAL_SHARE, SCATTERS};
 
 /// Sampled iterations that are looked at together. Two runs of sampled steps have as many.
 const RECENT: usize = 8;
 /// So many of them must have been struck. Ours: a hiccup of a machine strikes a run of steps, not two.
 const STRUCK_MIN: usize = 6;
-/// By how many times what it usually is off its usual a device must be slower. Ours, as in `judge`.
-const SCATTERS: f64 = 3.0;
 /// Part of the usual by which it must be slower at least. Ours: clocks of equal devices differ by
 /// less.
-const LEAST_SHARE: f64 = 0.1;
-/// Part of what a device is slower by that most others must not be slower by as well. As in blocks.
-const OWN_SHARE: f64 = 0.5;
-/// Part of what blocks cost that iterations must really have taken longer. As in `judge`.
-const REAL_SHARE: f64 = 0.25;
+const LEAST_SHARE: f64 = 0.125;
+/// Part of what struck iterations usually lose from which one is of the same cause. Ours.
+const SAME_CAUSE_SHARE: f64 = 0.5;
 
 /// What the devices of ranks take by themselves for the blocks of a pass, over the iterations.
 ///
@@ -133,7 +130,7 @@ impl Followed {
             return Vec::new();
         }
         // A hiccup before it became slower is none of it.
-        let least_s = OWN_SHARE * middle(|held| held.lost_s).unwrap_or(0.0);
+        let least_s = SAME_CAUSE_SHARE * middle(|held| held.lost_s).unwrap_or(0.0);
         let struck = self.recent.iter_mut().flatten();
         let new = struck.filter(|it| !it.is_reported && it.held.lost_s >= least_s);
         new.map(|struck| {

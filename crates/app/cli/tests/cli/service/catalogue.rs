@@ -163,15 +163,7 @@ fn a_job_of_which_the_batches_are_damaged_says_so_and_can_be_deleted() {
     bytes[half..].fill(0xaa);
     fs::write(&file, bytes).expect("room");
     let server = Server::start(data, &[]);
-    let begun = Instant::now();
-    let answer = loop {
-        let (status, text) = server.get("/api/v1/jobs/job/verdict", None);
-        if status != 503 {
-            break (status, text);
-        }
-        assert!(begun.elapsed() < PATIENCE, "it is still being read");
-        sleep(Duration::from_millis(20));
-    };
+    let answer = server.get_once_read("/api/v1/jobs/job/verdict");
     assert!(
         answer.0 == 500 && answer.1.contains("cannot be read"),
         "{answer:?}"
