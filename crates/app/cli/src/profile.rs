@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::{ProfileSummary, fold_ranks};
+use model::ProfileSummary;
+use narrate::who;
 
 use crate::render::{percent, seconds};
 
@@ -71,10 +72,7 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
             Some("common") => (function.beta, "expected, on most ranks".to_owned()),
             Some(_) => {
                 let usual = function.beta * 100.0;
-                (
-                    largest,
-                    format!("rank {}, usual {usual:.1} %", fold_ranks(&ranks)),
-                )
+                (largest, format!("{}, usual {usual:.1} %", who(&ranks)))
             }
             None => (function.beta, "-".to_owned()),
         };
@@ -125,7 +123,7 @@ mod tests {
         let unlike = vec![of_rank(5, 0.2), of_rank(2, 0.41)];
         assert_eq!(
             last_line(function("partial", unlike)),
-            "41.0 % python recv_into rank 2,5, usual 0.3 %"
+            "41.0 % python recv_into ranks 2,5, usual 0.3 %"
         );
         assert_eq!(
             last_line(function("common", vec![of_rank(5, 0.4)])),

@@ -1,6 +1,7 @@
 //! A verdict as text.
 
-use model::{Severity, Source, Verdict, fold_ranks};
+use model::{Severity, Source, Verdict};
+use narrate::who;
 
 use crate::profile::profile_text;
 use crate::what_if::what_if_text;
@@ -110,12 +111,13 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         }
         if verbose && incident.cost_s > 0.0 {
             let (exposed, waited) = (seconds(incident.cost_s), seconds(incident.cost_gpu_s));
-            let who = if incident.victims.is_empty() {
+            let waited_in = if incident.victims.is_empty() {
                 String::new()
             } else {
-                format!(" (rank {})", incident.victims)
+                format!(" ({})", who(&incident.victims.iter().collect::<Vec<_>>()))
             };
-            text += &format!("  cost  {exposed} exposed, {waited} of GPUs that waited{who}\n");
+            text +=
+                &format!("  cost  {exposed} exposed, {waited} of GPUs that waited{waited_in}\n");
         }
         text += &format!("  next  {}\n", incident.advice);
     }
@@ -186,7 +188,7 @@ fn stage_table(verdict: &Verdict) -> String {
         let lead = if stage.lead_ranks.is_empty() {
             "-".to_owned()
         } else {
-            format!("rank {}", fold_ranks(&stage.lead_ranks))
+            who(&stage.lead_ranks)
         };
         table += &format!(
             "\n{:width$}  {:>9}  {:>5}  {:>5}  {lead}",

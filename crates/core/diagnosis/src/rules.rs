@@ -2,7 +2,7 @@
 
 use model::{
     Action, Cause, Claim, Fact, Finding, FunctionFault, IncidentKind, Method, Observation, Origin,
-    StageId, StepPlace, is_garbage_collection,
+    Side, StageId, StepPlace, is_garbage_collection,
 };
 
 use crate::{OwnBlocks, SlowLink, Witnesses};
@@ -120,16 +120,23 @@ pub const RULES: [FusionRule; 17] = [
         name: "function",
         when: "a function takes the time of the ranks that a finding names, or of all ranks of one \
                that names none, in a profile window while that goes on; little of it must cost half \
-               as much, and so must a function of ranks that all became slower",
+               as much, and so must a function of ranks that all became slower; of a slow host and a \
+               slow device of one rank, the one on which it runs",
         keeps: "the other, with the function and what to do about it",
         source: "ours",
         apply: Apply::Merge(Merge {
             of: |new, _| new.origin == Origin::Profile,
-            same: |known, function, _, witnesses| {
+            same: |known, function, all, witnesses| {
                 let is_in_window = witnesses.profile_window().is_some();
-                may_be_of_function(known, function, witnesses)
-                    && known.subject.ranks == function.subject.ranks
-                    && (!function.subject.ranks.is_empty() || is_in_window)
+                let may_be = |finding: &Finding| {
+                    may_be_of_function(finding, function, witnesses)
+                        && finding.subject.ranks == function.subject.ranks
+                        && (!function.subject.ranks.is_empty() || is_in_window)
+                };
+                // Of a rank whose host and device are both slow each has its own function.
+                may_be(known)
+                    && (runs_where(known, function)
+                        || !all.iter().any(|it| may_be(it) && runs_where(it, function)))
             },
             keeps: Kept::Known,
             takes_all: false,
@@ -410,6 +417,13 @@ fn may_be_of_function(known: &Finding, function: &Finding, witnesses: &dyn Witne
         && is_in_profile(known, witnesses)
         && (explains(function, known)
             || !is_little(fault, witnesses) && known.kind != IncidentKind::Degraded)
+}
+
+/// Whether a function runs on what a finding says is slow: ranks' hosts, or their devices.
+fn runs_where(known: &Finding, function: &Finding) -> bool {
+    let on_device = fault(function).is_some_and(|fault| fault.class.is_of_device());
+    let slow = known.subject.side;
+    slow.is_none_or(|side| (side == Side::Device) == on_device)
 }
 
 fn take_function(known: &mut Finding, function: Finding, _: &dyn Witnesses) {

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use model::{
     Action, Announcement, Cause, Claim, Cost, Fact, Finding, FunctionClass, FunctionFault,
     IncidentKind, Input, JobContext, Label, LinkEnd, Method, NetworkFault, Observation, Origin,
-    Position, Ranks, StageAccount, StepSpan, Subject,
+    Position, Ranks, Side, StageAccount, StepSpan, Subject,
 };
 use proptest::prelude::*;
 
@@ -511,6 +511,46 @@ fn little_garbage_collection_joins_what_it_is_large_enough_for() {
         left(&[("Stages0", 1)])
     );
     assert_eq!(fused(vec![garbage()], &known), []);
+}
+
+#[test]
+fn of_a_slow_host_and_a_slow_device_each_has_its_own_function() {
+    let slow = |number, side| {
+        let mut it = finding(Origin::Stages, number, &[2], (1, 9));
+        it.subject.side = Some(side);
+        it
+    };
+    let known = Known {
+        window: Some((1, 9)),
+        ..Known::default()
+    };
+    let read = || function(2, &function_fault("recv_into", &[2], 0.5));
+    let kernel = FunctionFault {
+        class: FunctionClass::GpuCompute,
+        ..function_fault("gemm", &[2], 0.4)
+    };
+    let functions = |found: Vec<Finding>| -> Vec<(Option<Side>, Option<String>)> {
+        let found = found.into_iter();
+        found
+            .map(|it| (it.subject.side, it.subject.function))
+            .collect()
+    };
+    let both = vec![
+        slow(0, Side::Device),
+        slow(1, Side::Host),
+        read(),
+        function(3, &kernel),
+    ];
+    let mut found = functions(fuse(both, &known));
+    found.sort_by_key(|(_, name)| name.clone());
+    let named = |side, name: &str| (Some(side), Some(name.to_owned()));
+    assert_eq!(
+        found,
+        [named(Side::Device, "gemm"), named(Side::Host, "recv_into")]
+    );
+    // Of one finding a function is evidence wherever it runs.
+    let alone = fuse(vec![slow(0, Side::Device), read()], &known);
+    assert_eq!(functions(alone), [named(Side::Device, "recv_into")]);
 }
 
 /// A link alone opens no incident of a running job; where all became slower it is why.

@@ -166,38 +166,47 @@ pub fn find_faults(
     gates: &Gates,
     settings: &IncidentSettings,
 ) -> Vec<Fault> {
+    let in_stages = find_in_stages(
+        window,
+        found,
+        &lateness_of(window, found, gates, settings),
+        gates,
+    );
+    let mut faults = join_stages(in_stages);
+    judge_window(&mut faults, found, settings);
+    faults
+}
+
+/// Own work and lateness of the ranks of a window, as faults are found by them.
+pub(crate) fn lateness_of<'window>(
+    window: &'window Window,
+    found: &WindowFrontier,
+    gates: &Gates,
+    settings: &IncidentSettings,
+) -> Lateness<'window> {
+    let notable_s = |makespan| gates.notable_s(makespan);
+    Lateness::of_window(window, found, notable_s, settings)
+}
+
+/// The same as [`find_faults`], stage by stage and not judged yet.
+pub(crate) fn find_in_stages(
+    window: &Window,
+    found: &WindowFrontier,
+    lateness: &Lateness<'_>,
+    gates: &Gates,
+) -> Vec<Fault> {
     if window.ranks.len() < 2 || found.exposed_s < gates.denom_floor_s {
         return Vec::new();
     }
-    let lateness = Lateness::of_window(
-        window,
-        found,
-        |makespan| gates.notable_s(makespan),
-        settings,
-    );
     let mut candidates: Vec<Candidate> = (0..found.stages.len())
-        .flat_map(|slot| stage_candidates(&lateness, StageSlot(slot)))
+        .flat_map(|slot| stage_candidates(lateness, StageSlot(slot)))
         // A fix saves no more than the lateness: what is dropped here could not have cost more.
         .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
         .collect();
     candidates.sort_by(|a, b| b.late_s.total_cmp(&a.late_s));
     // Any two may hide one another, so that replays grow with the square of their number.
     candidates.truncate(MAX_CANDIDATES);
-    let weighed = weigh(window, found, &lateness, &candidates);
-    let mut faults = join_stages(weighed);
-    let steps: Vec<u64> = found.steps.iter().map(|account| account.step).collect();
-    let (exposed_s, median_s) = (found.exposed_s, found.median_step_s());
-    judge(
-        &mut faults,
-        Stretch {
-            steps: &steps,
-            exposed_s,
-            median_s,
-        },
-        settings,
-    );
-    faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
-    faults
+    weigh(window, found, lateness, &candidates)
 }
 
 /// Splits the lateness of one stage into groups of ranks that are late together.
@@ -604,8 +613,9 @@ fn place_of(after: MarkKind, ending: Ending, stage: StageId) -> Option<StepPlace
     }
 }
 
-/// Joins faults of the same ranks in the same steps: one cause, several stages.
-fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
+/// Joins faults of the same ranks in the same steps, if both are their hosts' or their devices': one
+/// cause, several stages.
+pub(crate) fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
     let mut joined: Vec<Fault> = Vec::new();
     for fault in faults {
         let host = joined.iter_mut().find(|known| {
@@ -618,6 +628,7 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
             known.kind == FaultKind::LateRanks
                 && fault.kind == FaultKind::LateRanks
                 && known.ranks == fault.ranks
+                && known.side == fault.side
                 && common as f64 >= SAME_STEPS_SHARE * larger as f64
         });
         match host {

@@ -7,11 +7,11 @@ use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
 use model::{DeviceWindow, Pace, Side, StageId, StepRow, medians_of_others};
 
 use crate::costs::share_out;
-use crate::fault::{Stretch, charge, judge};
+use crate::fault::{Stretch, charge, find_in_stages, join_stages, judge, lateness_of};
 use crate::lateness::Lateness;
 use crate::pace::{Seen, pace_of};
 use crate::struck::strikes_row;
-use crate::{Fault, FaultKind, IncidentSettings, find_faults};
+use crate::{Fault, FaultKind, IncidentSettings};
 
 /// Share of lateness that the host must have determined for it to be the host's. Ours.
 const HOST_SHARE: f64 = 0.5;
@@ -111,19 +111,12 @@ impl DeviceAccount {
     /// `steps` since the last account, of which these were sampled.
     fn faults(&self, steps: &[u64], gates: &Gates, settings: &IncidentSettings) -> Vec<Fault> {
         let Self { sampled, found, .. } = self;
-        let mut faults = find_faults(&sampled.window, found, gates, settings);
-        let lateness = Lateness::of_window(
-            &sampled.window,
-            found,
-            |makespan| gates.notable_s(makespan),
-            settings,
-        );
-        for fault in faults
-            .iter_mut()
-            .filter(|fault| fault.kind == FaultKind::LateRanks)
-        {
-            self.take_side(fault, &lateness);
-        }
+        let lateness = lateness_of(&sampled.window, found, gates, settings);
+        let mut faults = find_in_stages(&sampled.window, found, &lateness, gates);
+        self.take_sides(&mut faults, &lateness);
+        // A host and a device that are both slow are two faults of one rank.
+        let mut faults = join_stages(faults);
+        self.take_sides(&mut faults, &lateness);
         let mut faults = self.charge(faults, steps.len());
         for fault in &mut faults {
             if fault.strikes.len() as f64 >= STEADY_SHARE * found.steps.len() as f64 {
@@ -189,6 +182,13 @@ impl DeviceAccount {
                 .collect(),
             side: fault.side,
             rows: struck.map(|account| account.step).collect(),
+        }
+    }
+
+    fn take_sides(&self, faults: &mut [Fault], lateness: &Lateness<'_>) {
+        let late = faults.iter_mut();
+        for fault in late.filter(|fault| fault.kind == FaultKind::LateRanks) {
+            self.take_side(fault, lateness);
         }
     }
 

@@ -44,6 +44,11 @@ impl FunctionClass {
         }
     }
 
+    /// Whether it runs on the device.
+    pub fn is_of_device(self) -> bool {
+        matches!(self, Self::GpuCompute | Self::Memory | Self::Collective)
+    }
+
     /// The class as it stands in JSON.
     pub fn name(self) -> &'static str {
         match self {

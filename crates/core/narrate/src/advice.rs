@@ -176,8 +176,9 @@ fn stage(ranks: &[u32], part: &StepPart) -> String {
              hooks only it runs"
         ),
         StepPart::Callbacks => format!(
-            "look at what only {} does between steps: logging, checkpoints, evaluation",
-            who(ranks)
+            "look at what only {} {} between steps: logging, checkpoints, evaluation",
+            who(ranks),
+            of(ranks, "does", "do")
         ),
         StepPart::Optimizer => {
             format!("look at {whose} optimizer step: state size, offloading, CPU cores")
@@ -207,8 +208,10 @@ fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
         (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
         (None, []) => "look at what it does on every rank: it hides nothing".to_owned(),
         (None, ranks) => format!(
-            "compare what {} does in it with its peers: input, clocks, CPU cores",
-            who(ranks)
+            "compare what {} {} in it with {} peers: input, clocks, CPU cores",
+            who(ranks),
+            of(ranks, "does", "do"),
+            of(ranks, "its", "their")
         ),
     }
 }

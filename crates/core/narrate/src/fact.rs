@@ -1,8 +1,8 @@
 //! Facts as evidence.
 
-use model::{CoresBusy, During, Evidence, Fact, Observation, StageAccount, fold_ranks};
+use model::{CoresBusy, During, Evidence, Fact, Observation, StageAccount};
 
-use crate::words::{NOTHING, duration, percent, share};
+use crate::words::{NOTHING, duration, of, percent, share, who};
 use crate::{
     arrival, connection, death, device, function, headline, inside, network, pipeline, stall,
     straggler, what_if,
@@ -38,7 +38,7 @@ pub fn evidence(fact: &Fact) -> Evidence {
     } = worded(what);
     // Of other ranks than those of its incident the accounting has to say which.
     if matches!(what, Observation::OwnWork(_)) && !ranks.is_empty() {
-        text = format!("rank {}: {text}", fold_ranks(ranks));
+        text = format!("{}: {text}", who(ranks));
     }
     Evidence {
         method: what.method(),
@@ -99,10 +99,11 @@ fn worded(what: &Observation) -> Worded {
                 During::ProfileWindow => "the profile window",
             };
             let text = format!(
-                "the loop of rank {} stood ready and had no core for {} of {span}, its peers' \
-                 for {}",
-                fold_ranks(ranks),
+                "the {} of {} stood ready and had no core for {} of {span}, {} peers' for {}",
+                of(ranks, "loop", "loops"),
+                who(ranks),
                 share(*own),
+                of(ranks, "its", "their"),
                 share(*peers_share),
             );
             let values = [
@@ -205,10 +206,11 @@ fn cpu_quota(ranks: &[u32], own: f64, peers_share: Option<f64>) -> Worded {
         ),
         Some(peers) => {
             values.push(("peers_throttled_share", peers));
+            let its = of(ranks, "its", "their");
             format!(
-                "the control group of rank {} had used up its CPU quota in {} of the periods, \
-                 its peers' in {}",
-                fold_ranks(ranks),
+                "the control {} of {} had used up {its} CPU quota in {} of the periods, {its} peers' in {}",
+                of(ranks, "group", "groups"),
+                who(ranks),
                 share(own),
                 share(peers),
             )
@@ -225,9 +227,10 @@ fn cores(busy: &CoresBusy) -> Worded {
         peers,
     } = busy;
     let text = format!(
-        "the process of rank {} kept {cores:.2} cores busy (deviation {deviation:.2}), its \
-         peers' {peers:.2}",
-        fold_ranks(ranks),
+        "the {} of {} kept {cores:.2} cores busy (deviation {deviation:.2}), {} peers' {peers:.2}",
+        of(ranks, "process", "processes"),
+        who(ranks),
+        of(ranks, "its", "their"),
     );
     let values = [
         ("cores", *cores),

@@ -1,9 +1,9 @@
 //! Functions that stand out.
 
-use model::{Dimension, FunctionFault, FunctionFaultKind, fold_ranks};
+use model::{Dimension, FunctionFault, FunctionFaultKind};
 
 use crate::fact::Worded;
-use crate::words::{percent, share, who};
+use crate::words::{of, percent, share, who};
 
 /// Characters of a name that are shown: kernels carry their template arguments.
 const SHOWN_CHARACTERS: usize = 90;
@@ -38,7 +38,11 @@ pub(crate) fn headline(found: &FunctionFault) -> String {
     } else if found.ranks.is_empty() {
         ", more than is expected of such a function".to_owned()
     } else {
-        format!("; its peers {}", share(found.peers_beta))
+        format!(
+            "; {} peers {}",
+            of(&found.ranks, "its", "their"),
+            share(found.peers_beta)
+        )
     };
     format!("{who} {} of the time in {place}{peers}", share(found.beta))
 }
@@ -53,9 +57,10 @@ pub(crate) fn fact(found: &FunctionFault) -> Worded {
         text += " on the median rank";
     } else {
         text += &format!(
-            " of rank {} and {} of its peers'",
-            fold_ranks(&found.ranks),
-            share(found.peers_beta)
+            " of {} and {} of {} peers'",
+            who(&found.ranks),
+            share(found.peers_beta),
+            of(&found.ranks, "its", "their")
         );
     }
     text += &all_unexpected(found);

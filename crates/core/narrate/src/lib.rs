@@ -68,6 +68,7 @@ pub use fact::evidence;
 pub use note::note;
 pub use pipeline::absorbed;
 pub use source_note::source_note;
+pub use words::who;
 
 /// Words a finding.
 pub fn incident(finding: Finding) -> Incident {

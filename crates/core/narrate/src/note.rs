@@ -1,8 +1,8 @@
 //! What stands beside the incidents of a verdict.
 
-use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote, fold_ranks};
+use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote};
 
-use crate::words::{duration, percent};
+use crate::words::{duration, of, percent, who};
 use crate::{network, pipeline, source_note};
 
 const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: which device is slow cannot be observed without device \
@@ -90,10 +90,10 @@ pub fn note(note: &VerdictNote) -> String {
                 format!(", steps took {times:.2} times as long")
             });
             format!(
-                "steps {first}-{last} were profiled on rank {}: the loop stood still for \
+                "steps {first}-{last} were profiled on {}: the loop stood still for \
                  {stall_s:.2} s to start and stop, and for {write_s:.2} s to write the \
                  trace{slowdown}; these steps are left out of the accounting",
-                fold_ranks(ranks)
+                who(ranks)
             )
         }
         VerdictNote::CollectivesCompared { collectives } => {
@@ -106,10 +106,10 @@ pub fn note(note: &VerdictNote) -> String {
             ranks,
             first,
         } => format!(
-            "the last {} of group {group} in a log is #{last}; the logs of rank {} end earlier, \
+            "the last {} of group {group} in a log is #{last}; the logs of {} end earlier, \
              from #{first} on: they stopped before the others, or were written before",
             op.name(),
-            fold_ranks(ranks)
+            who(ranks)
         ),
         VerdictNote::AmbiguousSteps { steps } => format!(
             "in {steps} steps a rank was late, or waited for its device: which one is unknown. \
@@ -128,10 +128,10 @@ pub fn note(note: &VerdictNote) -> String {
         } => silent_wait(*per_step, *idle_share_max),
         VerdictNote::BlocksUnseen => BLOCKS_UNSEEN.to_owned(),
         VerdictNote::Uncompared { ranks } => format!(
-            "rank {} {} a role of its own: outside of a pipeline's blocks nothing was compared with \
+            "{} {} a role of its own: outside of a pipeline's blocks nothing was compared with \
              what others do; device marks would tell (`laggard doctor` says whether they are on)",
-            fold_ranks(ranks),
-            if ranks.len() == 1 { "has" } else { "have each" },
+            who(ranks),
+            of(ranks, "has", "have each"),
         ),
         VerdictNote::UnlikeDevice(device) => format!(
             "rank {}'s device takes {} of a step in {}, those of other roles {}: its role may have so \
@@ -145,8 +145,8 @@ pub fn note(note: &VerdictNote) -> String {
         VerdictNote::Network { rank, fault } => network::fault(*rank, fault, None).text,
         VerdictNote::Calls(of_logs) => calls(of_logs),
         VerdictNote::LostRecords { records, ranks } => format!(
-            "{records} records of rank {} were overwritten before they were read",
-            fold_ranks(ranks)
+            "{records} records of {} were overwritten before they were read",
+            who(ranks)
         ),
         VerdictNote::Source(of_source) => source_note(of_source),
     }
@@ -177,7 +177,7 @@ fn calls(note: &CallLogNote) -> String {
             halt.iteration,
             pipeline::halt_point(halt)
         ),
-        CallLogNote::NoLog { ranks } => format!("no log of rank {}", fold_ranks(ranks)),
+        CallLogNote::NoLog { ranks } => format!("no log of {}", who(ranks)),
         CallLogNote::PartialLogs { ranks, span, whole, iterations, lost } => {
             let seen = match span {
                 Some((from, to)) => format!("iterations {from}-{to}"),
@@ -191,16 +191,16 @@ fn calls(note: &CallLogNote) -> String {
                 ),
             };
             format!(
-                "coverage is partial: of rank {} {seen} were recorded whole, {whole} of \
+                "coverage is partial: of {} {seen} were recorded whole, {whole} of \
                  {iterations}{lost}",
-                fold_ranks(ranks),
+                who(ranks),
             )
         }
         // A rank that is late by as much at every meeting looks like one whose clock is behind.
         CallLogNote::OffClocks { ranks } => format!(
-            "clocks of rank {} differ from the others' and were set right by when ranks meet: \
+            "clocks of {} differ from the others' and were set right by when ranks meet: \
              their steady lateness is unknown",
-            fold_ranks(ranks)
+            who(ranks)
         ),
     }
 }

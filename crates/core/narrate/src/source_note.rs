@@ -2,11 +2,11 @@
 
 use model::{
     DumpNote, InspectorNote, LogDefect, PrintedNote, ProfileNote, RankTrouble, RasNote,
-    SharedTable, SourceNote, TraceNote, UnlikeCounts, Unrecorded, fold_ranks,
+    SharedTable, SourceNote, TraceNote, UnlikeCounts, Unrecorded,
 };
 
 use crate::death;
-use crate::words::who;
+use crate::words::{of, who};
 
 /// Words a note of a source.
 pub fn source_note(note: &SourceNote) -> String {
@@ -96,9 +96,9 @@ fn ras(note: &RasNote) -> String {
             ranks,
             trouble,
         } => format!(
-            "{communicator}: its rank {} {}",
-            fold_ranks(ranks),
-            rank_trouble(trouble)
+            "{communicator}: its {} {}",
+            who(ranks),
+            rank_trouble(ranks, trouble)
         ),
         RasNote::Unlisted {
             communicator,
@@ -111,8 +111,10 @@ fn ras(note: &RasNote) -> String {
             communicator,
             ranks,
         } => format!(
-            "{communicator}: its rank {} answers and is not in it",
-            fold_ranks(ranks)
+            "{communicator}: its {} {} and {} not in it",
+            who(ranks),
+            of(ranks, "answers", "answer"),
+            of(ranks, "is", "are")
         ),
         RasNote::Moving(communicator) => {
             format!("{communicator}: ranks are apart, and moved between the replies")
@@ -141,18 +143,22 @@ fn ras(note: &RasNote) -> String {
     }
 }
 
-fn rank_trouble(trouble: &RankTrouble) -> String {
+fn rank_trouble(ranks: &[u32], trouble: &RankTrouble) -> String {
     match trouble {
-        RankTrouble::Aborts => "aborts it".to_owned(),
-        RankTrouble::NotJoined => "has not joined it yet".to_owned(),
+        RankTrouble::Aborts => format!("{} it", of(ranks, "aborts", "abort")),
+        RankTrouble::NotJoined => format!("{} not joined it yet", of(ranks, "has", "have")),
         RankTrouble::CouldNotJoin(result) => format!(
             "could not join it: {} (init_state {result})",
             nccl_error(*result)
         ),
         RankTrouble::Error(result) => {
-            format!("reports {} (async_error {result})", nccl_error(*result))
+            format!(
+                "{} {} (async_error {result})",
+                of(ranks, "reports", "report"),
+                nccl_error(*result)
+            )
         }
-        RankTrouble::Status(status) => format!("has status {status}"),
+        RankTrouble::Status(status) => format!("{} status {status}", of(ranks, "has", "have")),
         RankTrouble::Reported(error) => format!("reported {error}"),
     }
 }
@@ -236,14 +242,14 @@ fn traces(note: &TraceNote) -> String {
             format!("{file} does not say which rank it is of: taken for rank {rank}")
         }
         TraceNote::Lost { file, loss } => format!("{file}: {loss}"),
-        TraceNote::Missing(ranks) => format!("no trace of rank {}", fold_ranks(ranks)),
+        TraceNote::Missing(ranks) => format!("no trace of {}", who(ranks)),
         TraceNote::Alone(ranks) => {
             format!("a trace of one of {ranks} ranks: nothing can be compared")
         }
         TraceNote::NoSteps(ranks) => format!(
-            "no steps were recorded on rank {}: call prof.step() in the loop, or mark steps as NVTX \
+            "no steps were recorded on {}: call prof.step() in the loop, or mark steps as NVTX \
              ranges called step N",
-            fold_ranks(ranks)
+            who(ranks)
         ),
     }
 }

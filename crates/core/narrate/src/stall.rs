@@ -2,13 +2,13 @@
 
 use model::{
     Desync, DeviceArrival, DeviceProgress, HoldUp, PauseKind, ProcessState, Severity, StallClaim,
-    StallKind, UnreadStack, Wait, Whereabouts, fold_ranks,
+    StallKind, UnreadStack, Wait, Whereabouts,
 };
 
 use crate::fact::Worded;
 use crate::inside;
 use crate::pipeline::standstill;
-use crate::words::{are, duration, who};
+use crate::words::{are, duration, of, who};
 
 pub(crate) fn headline(stall: &StallClaim) -> String {
     let mut text = format!("{}: {}", beginning(stall), what(stall));
@@ -372,26 +372,32 @@ fn of_ranks(ranks: &[u32]) -> String {
 pub(crate) fn stack(ranks: &[u32], frames: &[String], stack: Option<&UnreadStack>) -> Worded {
     let place = match stack {
         _ if !frames.is_empty() => frames.join(" < "),
-        Some(stack) => unread(stack),
+        Some(stack) => unread(ranks, stack),
         None => "no Python frame".to_owned(),
     };
-    Worded::new("stack", format!("rank {}: {place}", fold_ranks(ranks)), &[])
+    Worded::new("stack", format!("{}: {place}", who(ranks)), &[])
 }
 
 /// Why there are no frames, and what the kernel says instead.
-fn unread(stack: &UnreadStack) -> String {
+fn unread(ranks: &[u32], stack: &UnreadStack) -> String {
+    let it = |one: &str, several: &str| {
+        let what = of(ranks, one, several);
+        format!("; {} {what}", of(ranks, "it", "they"))
+    };
     let does = match (stack.state, &stack.waits_in) {
-        (ProcessState::Running, _) => "; it runs".to_owned(),
-        (ProcessState::Stopped, _) => "; it is stopped".to_owned(),
-        (ProcessState::Ended, _) => "; it has ended".to_owned(),
-        (ProcessState::Uninterruptible, None) => {
-            "; it waits for a device or file system".to_owned()
-        }
-        (ProcessState::Sleeping, None) => "; it waits".to_owned(),
-        (_, Some(function)) => format!("; it waits in {function} of the kernel"),
+        (ProcessState::Running, _) => it("runs", "run"),
+        (ProcessState::Stopped, _) => it("is stopped", "are stopped"),
+        (ProcessState::Ended, _) => it("has ended", "have ended"),
+        (ProcessState::Uninterruptible, None) => it(
+            "waits for a device or file system",
+            "wait for devices or file systems",
+        ),
+        (ProcessState::Sleeping, None) => it("waits", "wait"),
+        (_, Some(function)) => format!("{} in {function} of the kernel", it("waits", "wait")),
         (ProcessState::Unknown, None) => String::new(),
     };
-    format!("its stack cannot be read: {}{does}", stack.why)
+    let stacks = of(ranks, "its stack", "their stacks");
+    format!("{stacks} cannot be read: {}{does}", stack.why)
 }
 
 #[cfg(test)]
@@ -622,7 +628,7 @@ mod tests {
         };
         assert_eq!(
             stack(&[1, 2], &[], Some(&unread)).text,
-            "rank 1-2: its stack cannot be read: no right to trace it; it waits in \
+            "ranks 1-2: their stacks cannot be read: no right to trace it; they wait in \
              futex_wait_queue of the kernel"
         );
         let frames = ["read (a.py:1)".to_owned(), "main (a.py:9)".to_owned()];

@@ -3,7 +3,7 @@
 use model::{Side, fold_ranks};
 
 /// Ranks as a subject: "rank 2", "ranks 0-3".
-pub(crate) fn who(ranks: &[u32]) -> String {
+pub fn who(ranks: &[u32]) -> String {
     format!("{} {}", of(ranks, "rank", "ranks"), fold_ranks(ranks))
 }
 

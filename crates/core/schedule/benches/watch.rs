@@ -2,7 +2,7 @@
 
 use divan::{Bencher, black_box};
 use laggard_schedule::{ScheduleSettings, Scheme, Watch};
-use model::BlockPlace;
+use model::{BlockPlace, Event, Mark, RankNs};
 
 const STAGES: u32 = 8;
 const MICROBATCHES: u32 = 8;
@@ -10,6 +10,16 @@ const BLOCK_NS: u64 = 40_000_000;
 
 fn main() {
     divan::main();
+}
+
+/// A mark of the training loop, at `at_ns` on the rank's clock.
+fn mark(step: u32, at_ns: u64, event: Event) -> Mark {
+    Mark {
+        at: RankNs(at_ns),
+        step,
+        on_loop_thread: true,
+        event,
+    }
 }
 
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 5, sample_size = 1)]
@@ -32,8 +42,8 @@ fn iteration(bencher: Bencher<'_, '_>, ranks: u32) {
                     first_rank: rank - stage,
                 };
                 let at_ns = begin_ns + at as u64 * BLOCK_NS;
-                black_box(watch.begin(rank, step, at_ns, place));
-                black_box(watch.end(rank, step, at_ns + BLOCK_NS, place));
+                black_box(watch.mark(rank, &mark(step, at_ns, Event::BlockBegin(place))));
+                black_box(watch.mark(rank, &mark(step, at_ns + BLOCK_NS, Event::BlockEnd(place))));
             }
         }
     };

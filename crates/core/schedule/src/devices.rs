@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{BlockPlace, BlockTime, Pass};
 
-use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration};
+use crate::judge::{
+    Done, HeldUp, Judge, Measure, PipelineRanks, PlaceKey, RankIteration, key_of_place,
+};
 use crate::watch::MAX_BLOCKS;
 use crate::{ScheduleSettings, SlowBlock, Watch};
 use launches::Launches;
@@ -50,18 +52,15 @@ pub struct DeviceWatch {
     /// By step, and by which of the step's.
     waiting: BTreeMap<(u32, usize), BTreeMap<u32, TimedIteration>>,
     /// What blocks usually take, by the stage of the model, the pass and the microbatch.
-    usual: BTreeMap<BlockKey, Usual>,
+    usual: BTreeMap<PlaceKey, Usual>,
     launches: Launches,
     steady: Steady,
     /// Of iterations that were looked at since these were last taken.
     steps: Vec<u32>,
 }
 
-/// The stage of the model, the pass and the microbatch.
-type BlockKey = (u32, Pass, u32);
-
 /// Of ranks' blocks.
-type Parts = BTreeMap<(u32, BlockKey), Part>;
+type Parts = BTreeMap<(u32, PlaceKey), Part>;
 
 /// What a block took, by what it is known to be due to.
 #[derive(Clone, Copy, Debug)]
@@ -249,8 +248,8 @@ impl DeviceWatch {
             .into_iter()
             .filter_map(|(key, times)| {
                 let times_s = |rank, done: &Done| {
-                    let usual_s = self.usual.get(&key_of(done))?.took_s.known()?;
-                    let is_slower = key == (rank, done.place.pass);
+                    let usual_s = self.usual.get(&done.key)?.took_s.known()?;
+                    let is_slower = key == (rank, done.key.1);
                     Some([if is_slower { times * usual_s } else { usual_s }, usual_s])
                 };
                 let mut held = self.judge.compare(pipelines, of, &any_excess, times_s)?;
@@ -271,7 +270,7 @@ impl DeviceWatch {
         blocks
             .map(|(rank, done, [_, held_most_s])| {
                 let took_s = done.took_s();
-                let level = self.usual.get(&key_of(done)).map(|usual| &usual.took_s);
+                let level = self.usual.get(&done.key).map(|usual| &usual.took_s);
                 let usual_s = level.and_then(Level::usual).unwrap_or(took_s);
                 let more_s = (took_s - held_most_s - usual_s).max(0.0);
                 let part = Part {
@@ -280,7 +279,7 @@ impl DeviceWatch {
                     more_s,
                     rest_s: took_s - more_s,
                 };
-                ((rank, key_of(done)), part)
+                ((rank, done.key), part)
             })
             .collect()
     }
@@ -329,7 +328,7 @@ impl DeviceWatch {
                 continue;
             };
             let mut blocks = timed.done.blocks.iter().zip(&timed.held_s);
-            let block = blocks.find(|(done, _)| key_of(done) == key);
+            let block = blocks.find(|(done, _)| done.key == key);
             // The least beyond the usual most, and the other way round: whatever the truth is lies
             // between.
             slow.host_s = block.and_then(|(_, [least_s, most_s])| {
@@ -351,11 +350,11 @@ impl DeviceWatch {
     ) {
         let slow = parts.iter().filter(|(_, part)| self.is_slow(part));
         late.extend(slow.map(|((rank, _), _)| *rank));
-        let mut seen: BTreeMap<BlockKey, [Vec<f64>; 3]> = BTreeMap::new();
+        let mut seen: BTreeMap<PlaceKey, [Vec<f64>; 3]> = BTreeMap::new();
         for (_, timed) in timed.iter().filter(|(rank, _)| !late.contains(rank)) {
             for (done, [least_s, most_s]) in timed.done.blocks.iter().zip(&timed.held_s) {
                 let parts_s = [done.took_s(), *least_s, *most_s];
-                let of_block = seen.entry(key_of(done)).or_default();
+                let of_block = seen.entry(done.key).or_default();
                 for (all_s, part_s) in of_block.iter_mut().zip(parts_s) {
                     all_s.push(part_s);
                 }
@@ -386,7 +385,7 @@ fn own_times(timed: &BTreeMap<u32, TimedIteration>) -> OwnTimes {
     let mut own_s = OwnTimes::new();
     for (rank, timed) in timed {
         for (done, [_, held_most_s]) in timed.done.blocks.iter().zip(&timed.held_s) {
-            let [least_s, most_s] = own_s.entry((*rank, done.place.pass)).or_default();
+            let [least_s, most_s] = own_s.entry((*rank, done.key.1)).or_default();
             *least_s += done.took_s() - held_most_s;
             *most_s += done.took_s();
         }
@@ -407,15 +406,11 @@ fn keep_causes(held: &mut HeldUp, is_kept: impl Fn(u32) -> bool) {
 }
 
 fn part_of<'parts>(parts: &'parts Parts, rank: u32, done: &Done) -> Option<&'parts Part> {
-    parts.get(&(rank, key_of(done)))
-}
-
-fn key_of(done: &Done) -> BlockKey {
-    (done.place.stage, done.place.pass, done.place.microbatch)
+    parts.get(&(rank, done.key))
 }
 
 /// Which block it is, in pipelines of so many ranks.
-fn key_of_slow(slow: &SlowBlock, ranks: u32) -> BlockKey {
+fn key_of_slow(slow: &SlowBlock, ranks: u32) -> PlaceKey {
     // With interleaving, parts of the model lie on the ranks in turn.
     let stage = slow.stage as u32 + slow.block.chunk * ranks;
     (stage, slow.block.pass, slow.block.microbatch)
@@ -448,7 +443,7 @@ fn iterations(blocks: &[DeviceBlock]) -> Vec<TimedIteration> {
             continue;
         };
         timed.done.blocks.push(Done {
-            place,
+            key: key_of_place(&place),
             began_ns,
             ended_ns,
         });

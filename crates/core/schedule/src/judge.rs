@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::lanes::median_s;
 use crate::{Graph, Localiser, Plan, ScheduleSettings, SlowBlock};
-use model::{BlockPlace, PipelineBlock};
+use model::{BlockPlace, Pass, PipelineBlock};
 
 /// Schedules that are followed side by side, such as training and evaluation.
 const MAX_PLANS: usize = 4;
@@ -47,10 +47,17 @@ pub(crate) struct RankIteration {
     pub(crate) blocks: Vec<Done>,
 }
 
+/// Which block of a pipeline it is: stage of the model, pass and microbatch.
+pub(crate) type PlaceKey = (u32, Pass, u32);
+
+pub(crate) fn key_of_place(place: &BlockPlace) -> PlaceKey {
+    (place.stage, place.pass, place.microbatch)
+}
+
 /// A block that a rank is done with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
-    pub(crate) place: BlockPlace,
+    pub(crate) key: PlaceKey,
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
 }
@@ -63,10 +70,8 @@ impl Done {
 
 impl RankIteration {
     pub(crate) fn has(&self, place: &BlockPlace) -> bool {
-        self.blocks.iter().any(|Done { place: known, .. }| {
-            (known.stage, known.pass, known.microbatch)
-                == (place.stage, place.pass, place.microbatch)
-        })
+        let key = key_of_place(place);
+        self.blocks.iter().any(|done| done.key == key)
     }
 
     pub(crate) fn took_s(&self) -> f64 {
@@ -404,12 +409,7 @@ fn plan_of<'a>(ranks: &[u32], of: impl Fn(u32) -> Option<&'a RankIteration>) -> 
     for (rank, at) in ranks.iter().zip(0..) {
         let mut order = Vec::new();
         for done in &of(*rank)?.blocks {
-            let BlockPlace {
-                pass,
-                stage,
-                microbatch,
-                ..
-            } = done.place;
+            let (stage, pass, microbatch) = done.key;
             if stage % count != at {
                 return None;
             }

@@ -64,8 +64,8 @@ pub use graph::{Circular, Graph, Timing};
 pub use judge::HeldUp;
 pub use layout::{Axis, Layout, LayoutError, Sizes};
 pub use localiser::{Localiser, SlowBlock, Slowdown};
-#[cfg(test)]
-pub(crate) use plan::place;
 pub use plan::{Plan, Scheme};
+#[cfg(test)]
+pub(crate) use plan::{mark, place};
 pub use settings::{ScheduleSettings, Update};
 pub use watch::{Watch, Worked, holding_up};

@@ -16,6 +16,17 @@ pub(crate) fn place(block: PipelineBlock, stage: u32, stages: u32) -> model::Blo
     }
 }
 
+/// A mark of a training loop, at `at_ns` on its rank's clock.
+#[cfg(test)]
+pub(crate) fn mark(step: u32, at_ns: u64, event: model::Event) -> model::Mark {
+    model::Mark {
+        at: model::RankNs(at_ns),
+        step,
+        on_loop_thread: true,
+        event,
+    }
+}
+
 /// In which order each stage of a pipeline works: a schedule, as data.
 ///
 /// # Shape

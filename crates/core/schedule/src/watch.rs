@@ -1,11 +1,14 @@
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
-use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration};
+use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration, key_of_place};
 use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
 use crate::{Graph, ScheduleSettings};
-use model::{BlockPlace, CollectiveIssue, PipelineBlock, PipelineRankState, Standstill};
+use model::{
+    BlockPlace, CollectiveIssue, Event, Mark, PipelineBlock, PipelineRankState, Standstill,
+};
 
 /// Iterations of a rank that wait for other ranks' at most; older ones are forgotten.
 const WAITING: usize = 64;
@@ -99,14 +102,26 @@ impl Watch {
         }
     }
 
-    /// A rank begins a block.
-    ///
-    /// # Units
-    /// `at_ns` is the rank's own clock.
-    pub fn begin(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Vec<HeldUp> {
-        // Before the entry is made: `look` counts a new rank for the first time.
-        let before = self.ranks.get(&rank).map(|seen| seen.current.number);
-        let seen = self.ranks.entry(rank).or_default();
+    /// A rank begins or ends a block; other marks say nothing here.
+    pub fn mark(&mut self, rank: u32, mark: &Mark) -> Vec<HeldUp> {
+        match mark.event {
+            Event::BlockBegin(place) => self.begin(rank, mark, place),
+            Event::BlockEnd(place) => self.end(rank, mark, place),
+            _ => Vec::new(),
+        }
+    }
+
+    fn begin(&mut self, rank: u32, mark: &Mark, place: BlockPlace) -> Vec<HeldUp> {
+        let (step, at_ns) = (mark.step, mark.at.0);
+        let (seen, before) = match self.ranks.entry(rank) {
+            Entry::Occupied(known) => {
+                let seen = known.into_mut();
+                let before = seen.current.number;
+                (seen, Some(before))
+            }
+            // `look` counts a new rank for the first time.
+            Entry::Vacant(new) => (new.insert(RankBlocks::default()), None),
+        };
         (seen.first_rank, seen.stages) = (place.first_rank, place.stages);
         seen.resume(step, &place);
         let is_begun = !seen.current.blocks.is_empty();
@@ -127,6 +142,10 @@ impl Watch {
         // What it asked for before was the input of this block.
         seen.open = Some((place, at_ns));
         seen.receives = false;
+        // One block more of the same iteration: most marks of a job end here.
+        if before == Some(seen.current.number) {
+            return Vec::new();
+        }
         self.look(rank, before)
     }
 
@@ -181,8 +200,8 @@ impl Watch {
         }
     }
 
-    /// It ends the block.
-    pub fn end(&mut self, rank: u32, step: u32, at_ns: u64, place: BlockPlace) -> Vec<HeldUp> {
+    fn end(&mut self, rank: u32, mark: &Mark, place: BlockPlace) -> Vec<HeldUp> {
+        let (step, at_ns) = (mark.step, mark.at.0);
         let Some(seen) = self.ranks.get_mut(&rank) else {
             return Vec::new();
         };
@@ -191,6 +210,7 @@ impl Watch {
         let Some((_, began_ns)) = open.filter(|_| seen.current.blocks.len() < MAX_BLOCKS) else {
             return Vec::new();
         };
+        let key = key_of_place(&place);
         let before = seen.current.number;
         let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
         self.work.add(rank, step.into(), took_s);
@@ -198,7 +218,7 @@ impl Watch {
         // Where sends are not marked, every rank would seem to owe one.
         seen.owes = seen.sends;
         seen.current.blocks.push(Done {
-            place,
+            key,
             began_ns,
             ended_ns: at_ns,
         });
@@ -207,8 +227,7 @@ impl Watch {
         // By the count alone, one lost mark or an evaluation would cut all later iterations in the
         // wrong place.
         let is_last = |last: &RankIteration| {
-            last.blocks.len() == blocks.len()
-                && last.blocks.last().map(|it| it.place) == Some(place)
+            last.blocks.len() == blocks.len() && last.blocks.last().map(|it| it.key) == Some(key)
         };
         if !seen.done.back().is_some_and(is_last) {
             return Vec::new();
@@ -309,14 +328,14 @@ impl Watch {
         for (rank, seen) in &self.ranks {
             // Of the iteration under way not all blocks are there yet.
             let last = seen.done.back().unwrap_or(&seen.current);
-            let Some(place) = last.blocks.iter().map(|done| done.place.stage).min() else {
+            let Some(place) = last.blocks.iter().map(|done| done.key.0).min() else {
                 continue;
             };
             let pipeline = by_first.entry(seen.first_rank).or_default();
             pipeline.places.insert(place, *rank);
             pipeline
                 .seen
-                .extend(last.blocks.iter().map(|done| done.place.stage));
+                .extend(last.blocks.iter().map(|done| done.key.0));
             pipeline.stages = seen.stages;
         }
         by_first

@@ -40,6 +40,19 @@ macro_rules! detectors {
                 [$(&self.$name as &dyn Detector),*].into_iter()
             }
 
+            /// Each takes the next thing there is to know; what is to be said at once.
+            pub(crate) fn observe(
+                &mut self,
+                input: &Input,
+                context: JobContext<'_>,
+            ) -> Vec<Announcement> {
+                let mut said = Vec::new();
+                // Not through `all_mut`: each mark passes here, most methods take no marks, and
+                // hardly ever is anything said.
+                $(said.append(&mut self.$name.observe(input, context));)*
+                said
+            }
+
             fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn Detector> {
                 [$(&mut self.$name as &mut dyn Detector),*].into_iter()
             }
@@ -62,13 +75,6 @@ detectors! { settings, baseline:
 }
 
 impl Detectors {
-    /// Each takes the next thing there is to know; what is to be said at once.
-    pub(crate) fn observe(&mut self, input: &Input, context: JobContext<'_>) -> Vec<Announcement> {
-        self.all_mut()
-            .flat_map(|detector| detector.observe(input, context))
-            .collect()
-    }
-
     /// Nothing more comes.
     pub(crate) fn finish(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
         self.all_mut()

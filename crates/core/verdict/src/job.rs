@@ -103,10 +103,13 @@ impl Job {
 
     /// Takes the next thing there is to know about the job.
     pub fn take(&mut self, input: Input) {
-        // A mark may end a stall, of which is spoken first.
-        if !matches!(input, Input::Mark { .. }) {
-            self.observe(&input);
+        // Most inputs are marks. They are handed on as they came: to move or copy one costs as much
+        // as to look at it.
+        if let Input::Mark { rank, mark } = &input {
+            self.mark(*rank, mark, &input);
+            return;
         }
+        self.observe(&input);
         match input {
             Input::Rank {
                 rank,
@@ -126,7 +129,6 @@ impl Job {
                 self.streams.name(rank, stage);
             }
             Input::Note(note) => self.note(VerdictNote::Source(note)),
-            Input::Mark { rank, mark } => self.mark(rank, &mark),
             Input::Lost { rank, records } => self.streams.lose(rank, records),
             Input::NoProgress { at } => {
                 let last_at = self.last_at();
@@ -189,6 +191,8 @@ impl Job {
             | Input::Group { .. }
             | Input::Killed { .. }
             | Input::InFlightSnapshot { .. }
+            // Taken above.
+            | Input::Mark { .. }
             | Input::Network { .. }
             | Input::Slow { .. }
             | Input::Stack { .. }
@@ -255,19 +259,21 @@ impl Job {
             .extend(self.detectors.observe(input, context));
     }
 
-    fn mark(&mut self, rank: u32, mark: &Mark) {
+    /// Takes a mark, which is in `input`.
+    fn mark(&mut self, rank: u32, mark: &Mark, input: &Input) {
         if let Event::DeviceTime(time) = &mark.event {
             // A device's time is no mark of the loop: it ends no stall, no segment and no step.
             self.device_time(rank, mark, time);
             return;
         }
+        // A mark may end a stall, of which is spoken first.
         let moves = self.detectors.collectives.hangs.mark(rank, mark);
         self.announcements.moves_again(moves);
         if matches!(mark.event, Event::ProfilerBegin | Event::ProfilerEnd) {
             // While a profiler starts or stops a step takes longer, and says nothing of the job.
             self.aligner.leave_out_until(self.step());
         }
-        self.observe(&Input::Mark { rank, mark: *mark });
+        self.observe(input);
         let stage = self.streams.stage(rank, &mark.event);
         self.side_channels.take(stage, &mark.event);
         if let Some(step) = self.streams.push(rank, mark, stage) {

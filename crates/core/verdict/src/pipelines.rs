@@ -109,11 +109,7 @@ impl Pipelines {
         }
         // Also where devices report times: hangs, and which rank waits for which, go by the host's
         // marks.
-        let held = if begins {
-            self.watch.begin(rank, mark.step, mark.at.0, place)
-        } else {
-            self.watch.end(rank, mark.step, mark.at.0, place)
-        };
+        let held = self.watch.mark(rank, mark);
         if self.has_devices {
             // What the host launches says nothing of its device.
             return Vec::new();

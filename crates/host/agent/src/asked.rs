@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::{fs, io};
 
-use model::{Verdict, fold_ranks};
+use model::Verdict;
+use narrate::who;
 use ring::RingDirectory;
 use serde::{Deserialize, Serialize};
 
@@ -51,10 +52,17 @@ impl ProfileRequest {
         absent.dedup();
         (!absent.is_empty()).then(|| {
             format!(
-                "rank {} does not run on this host, which has rank {}: ask on the host where it \
-                 runs",
-                fold_ranks(&absent),
-                fold_ranks(here)
+                "{} not run on this host, which has {}: ask on the host where {}",
+                match absent.as_slice() {
+                    [_] => format!("{} does", who(&absent)),
+                    _ => format!("{} do", who(&absent)),
+                },
+                who(here),
+                if absent.len() == 1 {
+                    "it runs"
+                } else {
+                    "they run"
+                }
             )
         })
     }
@@ -128,7 +136,7 @@ mod tests {
         assert_eq!(of(&[1, 3]).refusal(&[0, 1, 2, 3]), None);
         assert_eq!(
             of(&[9, 1, 8, 9]).refusal(&[0, 1, 2, 3]).unwrap(),
-            "rank 8-9 does not run on this host, which has rank 0-3: ask on the host where it runs"
+            "ranks 8-9 do not run on this host, which has ranks 0-3: ask on the host where they run"
         );
     }
 }

@@ -1,7 +1,8 @@
 //! The screen as a picture.
 
 use collector::{JobState, ListedJob};
-use model::{Incident, Severity, StageSummary, fold_ranks};
+use model::{Incident, Severity, StageSummary};
+use narrate::who;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -160,7 +161,7 @@ fn stage_line(stage: &StageSummary, width: usize) -> Line<'_> {
     let filled = (stage.share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
     let leads = match stage.lead_ranks.as_slice() {
         [] => String::new(),
-        ranks => format!("  last: rank {}", fold_ranks(ranks)),
+        ranks => format!("  last: {}", who(ranks)),
     };
     Line::from(vec![
         format!("{:width$}  ", stage.name).into(),

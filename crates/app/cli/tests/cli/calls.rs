@@ -255,7 +255,7 @@ fn healthy_iterations_are_healthy_and_coverage_is_partial() {
     assert_eq!(verdict["incidents"], serde_json::json!([]));
     let notes = verdict["notes"].to_string();
     assert!(
-        notes.contains("coverage is partial: of rank 2-5 iterations 19-20"),
+        notes.contains("coverage is partial: of ranks 2-5 iterations 19-20"),
         "{notes}"
     );
 }

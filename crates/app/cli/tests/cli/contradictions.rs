@@ -52,7 +52,7 @@ fn a_rank_that_waits_for_another_stage_does_not_hang() {
       why   rank 2 entered ALLREDUCE #21 of group mesh_dp; rank 0 did not
       why   rank 1: work (pipelines.py:30) < Work.forward (pipelines.py:36) < Part.forward (pipelines.py:51) < Module._call_impl (module.py:1798)
       why   rank 0: PipelineScheduleSingle.step (schedules.py:1190) < <module> (pipelines.py:68)
-      why   rank 2-3: _exception_logger.<locals>.wrapper (c10d_logger.py:83) < <module> (pipelines.py:72)
+      why   ranks 2-3: _exception_logger.<locals>.wrapper (c10d_logger.py:83) < <module> (pipelines.py:72)
       why   rank 1 does not finish the forward of microbatch 0 on pipeline stage 1; everything it waits for is done
       but   schedule says rank 1, collective says rank 0: trust schedule first, because it tells a rank's own work from its waits for other stages
       next  look at the stack of rank 1; the others wait for it and are fine

@@ -1,8 +1,8 @@
-use model::{PipelineBlock, RankNs};
+use model::{Event, PipelineBlock, RankNs};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Graph, Scheme, Timing, place};
+use crate::{Graph, Scheme, Timing, mark, place};
 
 const MS: u64 = 1_000_000;
 const RANKS: u32 = 4;
@@ -67,8 +67,9 @@ fn watch_launches(
                 held_ms += more_ms;
                 late_ms += launch_ms;
                 let end = at(end_ms, held_ms, launched_ms + 1 + launch_ms);
-                found[1].extend(hosts.begin(rank, step, begin.host.0, place));
-                found[1].extend(hosts.end(rank, step, end.host.0, place));
+                found[1]
+                    .extend(hosts.mark(rank, &mark(step, begin.host.0, Event::BlockBegin(place))));
+                found[1].extend(hosts.mark(rank, &mark(step, end.host.0, Event::BlockEnd(place))));
                 blocks.push(DeviceBlock {
                     step,
                     place,
@@ -243,8 +244,8 @@ fn a_step_that_one_rank_has_not_reported_is_passed_over() {
                 first_rank: 0,
             };
             let at_ms = u64::from(step) * 100 + u64::from(rank) * 10;
-            hosts.begin(rank, step, at_ms * MS, place);
-            hosts.end(rank, step, (at_ms + 10) * MS, place);
+            hosts.mark(rank, &mark(step, at_ms * MS, Event::BlockBegin(place)));
+            hosts.mark(rank, &mark(step, (at_ms + 10) * MS, Event::BlockEnd(place)));
             let (begin, end) = (time(at_ms), time(at_ms + 10));
             let block = DeviceBlock {
                 step,

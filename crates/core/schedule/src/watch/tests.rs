@@ -1,7 +1,7 @@
 use model::{CollectiveOp, Pass, PipelineBlock, PipelineRankState, Standstill};
 
 use super::*;
-use crate::{Scheme, place};
+use crate::{Scheme, mark, place};
 
 const F_NS: u64 = 10_000_000;
 const RANKS: u32 = 4;
@@ -59,9 +59,9 @@ fn watch_losing(
         events.sort_by_key(|(at, begins, ..)| (*at, *begins));
         for (at, begins, rank, place) in events {
             found.extend(if begins {
-                watch.begin(rank, step, at, place)
+                watch.mark(rank, &mark(step, at, Event::BlockBegin(place)))
             } else {
-                watch.end(rank, step, at, place)
+                watch.mark(rank, &mark(step, at, Event::BlockEnd(place)))
             });
         }
         let makespan_ns = (timing.makespan_s * 1e9).round() as u64;
@@ -134,10 +134,10 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
                 };
                 let rank = first_rank + place.stage;
                 let late_ns = if first_rank > 0 { extra_ns(node).0 } else { 0 };
-                found.extend(watch.begin(rank, step, begin_ns, place));
+                found.extend(watch.mark(rank, &mark(step, begin_ns, Event::BlockBegin(place))));
                 let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, place.stage, number);
                 watch.meet(rank, begin_ns + F_NS + late_ns, &issue);
-                found.extend(watch.end(rank, step, end_ns(&node), place));
+                found.extend(watch.mark(rank, &mark(step, end_ns(&node), Event::BlockEnd(place))));
             }
         }
         from_ns += (timing.makespan_s * 1e9) as u64 + F_NS;
@@ -303,9 +303,9 @@ fn half_of_a_pipeline_is_not_judged_as_a_whole_one() {
             let place = place(*block, rank, RANKS);
             let extra = if step == 9 && at == 5 { 99 } else { 0 };
             let begin_ns = (u64::from(step) * 1000 + at * 10) * F_NS;
-            found.extend(watch.begin(rank, step, begin_ns, place));
+            found.extend(watch.mark(rank, &mark(step, begin_ns, Event::BlockBegin(place))));
             let end_ns = begin_ns + (2 + extra) * F_NS;
-            found.extend(watch.end(rank, step, end_ns, place));
+            found.extend(watch.mark(rank, &mark(step, end_ns, Event::BlockEnd(place))));
         }
         found
     };
@@ -337,10 +337,16 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
         first_rank: 0,
     };
     for microbatch in 0..3 {
-        watch.begin(0, 6, 1 << 40, place(0, microbatch));
-        watch.end(0, 6, (1 << 40) + F_NS, place(0, microbatch));
+        watch.mark(
+            0,
+            &mark(6, 1 << 40, Event::BlockBegin(place(0, microbatch))),
+        );
+        watch.mark(
+            0,
+            &mark(6, (1 << 40) + F_NS, Event::BlockEnd(place(0, microbatch))),
+        );
     }
-    watch.begin(1, 6, 1 << 40, place(1, 0));
+    watch.mark(1, &mark(6, 1 << 40, Event::BlockBegin(place(1, 0))));
     // Rank 0 has a fourth to do before it waits, but has not begun it.
     let block = PipelineBlock {
         pass: Pass::Forward,
@@ -354,7 +360,7 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
         state: PipelineRankState::Works,
     };
     assert_eq!(holding_up(watch.standing()), [begun]);
-    watch.end(1, 6, 1 << 41, place(1, 0));
+    watch.mark(1, &mark(6, 1 << 41, Event::BlockEnd(place(1, 0))));
     let halts = holding_up(watch.standing());
     assert_eq!(
         halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(),
@@ -362,8 +368,8 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     );
     // Rank 2 asks for what rank 1 has not sent, or what is on its way; rank 0 goes on.
     watch.receive(2);
-    watch.begin(0, 6, 1 << 41, place(0, 3));
-    watch.end(0, 6, (1 << 41) + F_NS, place(0, 3));
+    watch.mark(0, &mark(6, 1 << 41, Event::BlockBegin(place(0, 3))));
+    watch.mark(0, &mark(6, (1 << 41) + F_NS, Event::BlockEnd(place(0, 3))));
     let halts = holding_up(watch.standing());
     assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1]);
     watch.receive(1);
@@ -376,8 +382,8 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     for rank in 0..3 {
         watch.send(rank);
     }
-    watch.begin(1, 6, 1 << 42, place(1, 1));
-    watch.end(1, 6, 1 << 43, place(1, 1));
+    watch.mark(1, &mark(6, 1 << 42, Event::BlockBegin(place(1, 1))));
+    watch.mark(1, &mark(6, 1 << 43, Event::BlockEnd(place(1, 1))));
     let block = PipelineBlock {
         microbatch: 1,
         ..block

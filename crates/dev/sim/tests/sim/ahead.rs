@@ -284,3 +284,88 @@ fn of_few_hosts_that_run_ahead_unseen_hardly_an_innocent_is_named() {
         healthy.len()
     );
 }
+
+/// A rank whose host and whose device are slow has two faults, each of which is named.
+#[test]
+fn a_slow_host_and_a_slow_device_of_one_rank_are_two_faults() {
+    let mut failures = Vec::new();
+    let mut both_cost = 0;
+    for seed in 0..jobs(JOBS / 2) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let healthy = any_job(seed, &mut rng);
+        let (on_host, on_device): (Vec<SlowSpot>, Vec<SlowSpot>) = SlowSpot::ALL
+            .into_iter()
+            .partition(|spot| !spot.is_device());
+        let rank = rng.random_range(0..healthy.ranks);
+        let slow = [on_host, on_device].map(|spots| Slow {
+            spot: spots[rng.random_range(0..spots.len())],
+            rank: Some(rank),
+            late_s: 0.01 + 0.05 * rng.random::<f64>(),
+            since: 0,
+            every: 1,
+        });
+        let with = |slow: &[Slow]| AheadJob {
+            slow: slow.to_vec(),
+            ..healthy.clone()
+        };
+        // A stage of a rank has one lateness, whose larger part decides whose it is.
+        if stage_of(slow[0].spot)
+            .iter()
+            .any(|stage| stage_of(slow[1].spot).contains(stage))
+        {
+            continue;
+        }
+        let (said, step_s) = verdict(&with(&slow));
+        let added_s = [1, 0].map(|left| step_s - with(&slow[left..=left]).run().step_s);
+        let gain_s = step_s - healthy.run().step_s;
+        let name = format!(
+            "{seed}: {:?} {:?} and {:?} on rank {rank} of {}, {:.1} and {:.1}, both {:.1} of {:.1} ms",
+            healthy.read_back,
+            slow[0].spot,
+            slow[1].spot,
+            healthy.ranks,
+            added_s[0] * 1e3,
+            added_s[1] * 1e3,
+            gain_s * 1e3,
+            step_s * 1e3,
+        );
+        let texts = || {
+            let texts = said.incidents.iter().map(|it| it.text.clone());
+            texts.collect::<Vec<String>>()
+        };
+        let mut named = said
+            .incidents
+            .iter()
+            .filter(|it| !it.subject.ranks.is_empty());
+        if named.any(|it| it.subject.ranks != [rank]) {
+            failures.push(format!("{name}: innocent: {:?}", texts()));
+        }
+        if added_s
+            .iter()
+            .any(|added_s| *added_s < NAMED_SHARE * step_s)
+        {
+            continue;
+        }
+        both_cost += 1;
+        let is_named = |slow: &Slow| {
+            let side = if slow.spot.is_device() {
+                Side::Device
+            } else {
+                Side::Host
+            };
+            said.incidents.iter().any(|it| {
+                let stage = it.subject.stage.as_deref().unwrap_or_default();
+                it.subject.side == Some(side) && stage_of(slow.spot).contains(&stage)
+            })
+        };
+        if !slow.iter().all(is_named) {
+            failures.push(format!("{name}: {:?}", texts()));
+        }
+    }
+    assert!(both_cost > 0);
+    assert!(
+        failures.is_empty(),
+        "{} of {both_cost}: {failures:#?}",
+        failures.len()
+    );
+}
