@@ -1,7 +1,8 @@
-"""What device marks add to a step. Prints one line of JSON: nanoseconds that the twelve marks of a
-step of DDP with four collectives take, in steps that are sampled and in the others.
+"""What device marks add to a step. Prints one line of JSON: nanoseconds that the marks of a step take
+whose backward pass issues four collectives, as with DDP, or as many as are asked for, in steps that
+are sampled and in the others.
 
-    python device.py [off|free|card|torch]
+    python device.py [off|free|card|torch] [COLLECTIVES]
 
 Events are free, which leaves all but the driver's part, or those of the card of this machine, by
 way of its driver or of PyTorch. With those, a step launches a kernel, and what single calls take is
@@ -20,7 +21,8 @@ from laggard import _native
 
 HOW = sys.argv[1] if len(sys.argv) > 1 else "free"
 ON_CARD = HOW in ("card", "torch")
-STEPS = 4_000 if ON_CARD else 20_000
+COLLECTIVES = int(sys.argv[2]) if len(sys.argv) > 2 else 4
+STEPS = (4_000 if ON_CARD else 20_000) * 12 // (8 + COLLECTIVES)
 CALLS = 2_000
 # Data, forward, backward and optimizer, each begun and ended; collectives are issued in backward.
 BEFORE, AFTER = (1, 2, 4, 5, 6), (7, 8, 9)
@@ -110,7 +112,7 @@ with tempfile.TemporaryDirectory() as rings:
         began = time.perf_counter_ns()
         for kind in BEFORE:
             _native.mark(kind)
-        for _ in range(4):
+        for _ in range(COLLECTIVES):
             hook(issued)
         for kind in AFTER:
             _native.mark(kind)

@@ -1,53 +1,60 @@
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// Parts of a run whose work is kept apart: enough to tell an incident from the rest.
 const PARTS: u64 = 64;
 
-/// Seconds that ranks worked in blocks, in up to [`PARTS`] parts of the run of equal length.
+/// The parts of a run, of equal length and the same for all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunParts {
+    steps: u64,
+}
+
+impl Default for RunParts {
+    fn default() -> Self {
+        Self { steps: 1 }
+    }
+}
+
+impl RunParts {
+    /// Whether a step lies in them. Where one does not they are to be [doubled](Self::double).
+    pub(crate) fn have(self, step: u64) -> bool {
+        step / self.steps < PARTS
+    }
+
+    /// Makes them twice as long; [`OwnWork::join`] does so with what is kept of each rank.
+    pub(crate) fn double(&mut self) {
+        self.steps *= 2;
+    }
+}
+
+/// Seconds that a rank worked in blocks, in each of a run's parts.
 ///
 /// # Properties
-/// Memory is bounded by ranks, and nothing is forgotten: longer runs have longer parts.
-#[derive(Debug)]
-pub(crate) struct OwnWork {
-    part_steps: u64,
-    ranks: BTreeMap<u32, Vec<f64>>,
-}
-
-impl Default for OwnWork {
-    fn default() -> Self {
-        Self {
-            part_steps: 1,
-            ranks: BTreeMap::new(),
-        }
-    }
-}
+/// Memory is bounded, and nothing is forgotten: longer runs have longer parts.
+#[derive(Debug, Default)]
+pub(crate) struct OwnWork(Vec<f64>);
 
 impl OwnWork {
-    pub(crate) fn add(&mut self, rank: u32, step: u64, work_s: f64) {
-        while step / self.part_steps >= PARTS {
-            self.part_steps *= 2;
-            // All at once: parts of different ranks must stay of one length.
-            for parts in self.ranks.values_mut() {
-                *parts = parts.chunks(2).map(|pair| pair.iter().sum()).collect();
-            }
+    pub(crate) fn add(&mut self, parts: RunParts, step: u64, work_s: f64) {
+        let at = (step / parts.steps) as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0.0);
         }
-        let parts = self.ranks.entry(rank).or_default();
-        let at = (step / self.part_steps) as usize;
-        parts.resize(parts.len().max(at + 1), 0.0);
-        parts[at] += work_s;
+        self.0[at] += work_s;
     }
 
-    /// Seconds a rank worked in the parts that some of `steps` lie in.
-    pub(crate) fn during(&self, rank: u32, steps: &RangeInclusive<u64>) -> f64 {
-        self.ranks
-            .get(&rank)
-            .into_iter()
-            .flatten()
-            .zip(0..)
+    /// Puts each two parts together.
+    pub(crate) fn join(&mut self) {
+        self.0 = self.0.chunks(2).map(|pair| pair.iter().sum()).collect();
+    }
+
+    /// Seconds worked in the parts that some of `steps` lie in.
+    pub(crate) fn during(&self, parts: RunParts, steps: &RangeInclusive<u64>) -> f64 {
+        let worked = self.0.iter().zip(0..);
+        worked
             .filter(|(_, part)| {
-                let first = part * self.part_steps;
-                first <= *steps.end() && *steps.start() < first + self.part_steps
+                let first = part * parts.steps;
+                first <= *steps.end() && *steps.start() < first + parts.steps
             })
             .map(|(work_s, _)| work_s)
             .sum()
@@ -64,16 +71,19 @@ mod tests {
         /// However long the run, no work is lost, and what lies outside is left out by parts.
         #[test]
         fn work_is_kept(steps in proptest::collection::vec(0_u64..100_000, 1..50), first in 0_u64..100_000) {
-            let mut work = OwnWork::default();
+            let (mut parts, mut work) = (RunParts::default(), OwnWork::default());
             for step in &steps {
-                work.add(7, *step, 1.0);
+                while !parts.have(*step) {
+                    parts.double();
+                    work.join();
+                }
+                work.add(parts, *step, 1.0);
             }
-            let during = |steps| work.during(7, &steps);
+            let during = |steps| work.during(parts, &steps);
             prop_assert_eq!(during(0..=100_000), steps.len() as f64);
             let since = steps.iter().filter(|step| **step >= first).count() as f64;
             prop_assert!(during(first..=100_000) >= since);
-            prop_assert!(during(first..=100_000) <= steps.iter().filter(|step| **step + work.part_steps > first).count() as f64);
-            prop_assert_eq!(work.during(8, &(0..=100_000)), 0.0);
+            prop_assert!(during(first..=100_000) <= steps.iter().filter(|step| **step + parts.steps > first).count() as f64);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration, key_of_place};
 use crate::meetings::Meetings;
-use crate::own_work::OwnWork;
+use crate::own_work::{OwnWork, RunParts};
 use crate::{Graph, ScheduleSettings};
 use model::{
     BlockPlace, CollectiveIssue, Event, Mark, PipelineBlock, PipelineRankState, Standstill,
@@ -32,7 +32,7 @@ pub struct Watch {
     next: u64,
     /// Ranks that are not done with it.
     behind: usize,
-    work: OwnWork,
+    parts: RunParts,
     meetings: Meetings,
 }
 
@@ -86,6 +86,7 @@ struct RankBlocks {
     sends: bool,
     /// Whether it has sent nothing since its last block, though they are.
     owes: bool,
+    work: OwnWork,
 }
 
 impl Watch {
@@ -97,7 +98,7 @@ impl Watch {
             begun: VecDeque::new(),
             next: 0,
             behind: 0,
-            work: OwnWork::default(),
+            parts: RunParts::default(),
             meetings: Meetings::default(),
         }
     }
@@ -202,6 +203,10 @@ impl Watch {
 
     fn end(&mut self, rank: u32, mark: &Mark, place: BlockPlace) -> Vec<HeldUp> {
         let (step, at_ns) = (mark.step, mark.at.0);
+        while !self.parts.have(step.into()) {
+            self.parts.double();
+            self.ranks.values_mut().for_each(|seen| seen.work.join());
+        }
         let Some(seen) = self.ranks.get_mut(&rank) else {
             return Vec::new();
         };
@@ -213,7 +218,7 @@ impl Watch {
         let key = key_of_place(&place);
         let before = seen.current.number;
         let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
-        self.work.add(rank, step.into(), took_s);
+        seen.work.add(self.parts, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
         // Where sends are not marked, every rank would seem to owe one.
         seen.owes = seen.sends;
@@ -311,10 +316,10 @@ impl Watch {
             .iter()
             .filter(|other| *other != ranks)
             .filter_map(|other| other.get(place))
-            .map(|copy| self.work.during(*copy, steps))
+            .map(|copy| self.worked_s(*copy, steps))
             .collect();
         Some(Worked {
-            own_s: self.work.during(rank, steps),
+            own_s: self.worked_s(rank, steps),
             copies_s: model::median(&mut copies_s)?,
             pipeline: ranks.clone(),
         })
@@ -353,6 +358,11 @@ impl Watch {
                 stages: it.stages,
             })
             .collect()
+    }
+
+    fn worked_s(&self, rank: u32, steps: &RangeInclusive<u64>) -> f64 {
+        let seen = self.ranks.get(&rank);
+        seen.map_or(0.0, |seen| seen.work.during(self.parts, steps))
     }
 
     /// The iteration that a rank works on, or is to work on next: one that another has begun.
