@@ -1,6 +1,6 @@
-"""What device marks add to a step. Prints one line of JSON: nanoseconds that the marks of a step take
-whose backward pass issues four collectives, as with DDP, or as many as are asked for, in steps that
-are sampled and in the others.
+"""What device marks add to a step. Prints one line of JSON: nanoseconds that the marks of a step
+take whose backward pass issues four collectives, as with DDP, or as many as are asked for, in steps
+that are sampled and in the others.
 
     python device.py [off|free|card|torch] [COLLECTIVES]
 
