@@ -396,7 +396,7 @@ fn fault(function: &Finding) -> Option<&FunctionFault> {
 /// Whether a finding was under way in the profile window; a recording is all there is.
 fn is_in_profile(finding: &Finding, witnesses: &dyn Witnesses) -> bool {
     let window = witnesses.profile_window();
-    window.is_none_or(|(first, last)| finding.went_on_in(first, last))
+    window.is_none_or(|(first, last)| finding.went_on_in(first..=last))
 }
 
 /// Little of what all ranks do explains what it is large enough for, and is nothing alone.
@@ -638,7 +638,7 @@ fn ask_links(finding: &mut Finding, witnesses: &dyn Witnesses) {
     }
     let mut during = witnesses.slow_links();
     during.retain(|link| {
-        finding.went_on_in(link.step, link.step) && (of_all || link.is_at_end_of(&finding.subject))
+        finding.went_on_in(link.step..=link.step) && (of_all || link.is_at_end_of(&finding.subject))
     });
     // The link that has least left of its bandwidth is the one to look at.
     during.sort_by(|one, other| one.left_share.total_cmp(&other.left_share));

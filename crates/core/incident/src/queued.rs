@@ -2,7 +2,7 @@
 //! devices that make no marks, and nothing is seen to be read back.
 
 use frontier::WindowFrontier;
-use model::{Block, Growth, StageId, Window, median};
+use model::{Block, Growth, RankColumn, StageId, Window, median};
 
 use crate::fault::recharge;
 use crate::lateness::beside_others;
@@ -57,8 +57,8 @@ impl<'window> Cycle<'window> {
         self.block.boundaries[at].stage
     }
 
-    fn mean_s(&self, at: usize, rank: usize) -> f64 {
-        self.mean_s[at * self.block.ranks + rank]
+    fn mean_s(&self, at: usize, rank: RankColumn) -> f64 {
+        self.mean_s[at * self.block.ranks + rank.0]
     }
 
     /// Whether the job goes as fast as a rank's host does. `None` if what varies does not show it.
@@ -153,7 +153,7 @@ impl<'window> Cycle<'window> {
         let ranks = self.block.ranks;
         let mut own_s = vec![0.0; ranks];
         for at in self.places().filter(|at| fault.is_in(self.stage(*at))) {
-            (0..ranks).for_each(|rank| own_s[rank] += self.mean_s(at, rank));
+            (0..ranks).for_each(|rank| own_s[rank] += self.mean_s(at, RankColumn(rank)));
         }
         let beside_s = beside_others(&own_s).into_iter();
         beside_s.map(|late_s| late_s.max(0.0)).collect()
@@ -167,7 +167,7 @@ impl<'window> Cycle<'window> {
         // Its device waits for the late one once a step, and its host in one segment, behind a full queue.
         self.places()
             .filter(|at| !stages(self.stage(*at)))
-            .map(|at| self.mean_s(at, rank) - self.mean_s(at, free))
+            .map(|at| self.mean_s(at, RankColumn(rank)) - self.mean_s(at, RankColumn(free)))
             .fold(0.0, f64::max)
     }
 }

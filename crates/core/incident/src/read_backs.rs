@@ -2,7 +2,7 @@
 //! that make no marks.
 
 use frontier::WindowFrontier;
-use model::{Block, StageId, Window, median, medians_of_others};
+use model::{Block, RankColumn, StageId, StepRow, Window, median, medians_of_others};
 
 use crate::fault::recharge;
 use crate::{Fault, FaultKind, IncidentSettings};
@@ -89,7 +89,8 @@ impl<'window> ReadBacks<'window> {
                 .collect();
             let most_s = took_s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             apart_s += most_s - took_s.into_iter().fold(f64::INFINITY, f64::min);
-            let waits = (0..self.block.ranks).map(|rank| self.wait_s(pair[1], rank));
+            let waits =
+                (0..self.block.ranks).map(|rank| self.wait_s(StepRow(pair[1]), RankColumn(rank)));
             waited_s += waits.fold(f64::INFINITY, f64::min);
         }
         let stretches = self.rows.len() as f64 - 1.0;
@@ -101,8 +102,8 @@ impl<'window> ReadBacks<'window> {
         self.rows[1] - self.rows[0]
     }
 
-    fn wait_s(&self, row: usize, rank: usize) -> f64 {
-        self.block.row(row)[self.at * self.block.ranks + rank] - self.usual_s[rank]
+    fn wait_s(&self, row: StepRow, rank: RankColumn) -> f64 {
+        self.block.row(row.0)[self.at * self.block.ranks + rank.0] - self.usual_s[rank.0]
     }
 
     /// Places `(row, boundary)` of a stretch in order, from the read-back on.
@@ -115,7 +116,7 @@ impl<'window> ReadBacks<'window> {
     /// What a rank takes in each of them. A read-back is taken to begin its segment: what the rank does
     /// there itself comes behind it.
     fn cells_s(&self, pair: &[usize], rank: usize) -> impl Iterator<Item = f64> {
-        let (first, wait_s) = (pair[0], self.wait_s(pair[1], rank));
+        let (first, wait_s) = (pair[0], self.wait_s(StepRow(pair[1]), RankColumn(rank)));
         let own_s = self.places(pair).map(move |(row, boundary)| {
             if row == first && boundary == self.at {
                 self.usual_s[rank]

@@ -1,5 +1,7 @@
 //! What methods find, as values. The words for it are those of `narrate`.
 
+use std::ops::RangeInclusive;
+
 use crate::listed::listed;
 use crate::{
     Action, Cause, Claim, Disagreement, Fact, FoldedStack, IncidentKind, LinkEnd, Method,
@@ -153,8 +155,8 @@ impl Finding {
     }
 
     /// Whether it went on in one of these steps; an open one goes on.
-    pub fn went_on_in(&self, first_step: u64, last_step: u64) -> bool {
-        self.first_step <= last_step && (self.open || first_step <= self.last_step)
+    pub fn went_on_in(&self, steps: RangeInclusive<u64>) -> bool {
+        self.first_step <= *steps.end() && (self.open || *steps.start() <= self.last_step)
     }
 
     /// Whether one of its facts comes from this method.
@@ -207,12 +209,12 @@ mod tests {
             (21, 30, false, true),
         ] {
             assert_eq!(
-                over.went_on_in(first, last),
+                over.went_on_in(first..=last),
                 is_over_in,
                 "{first} to {last}"
             );
             assert_eq!(
-                open.went_on_in(first, last),
+                open.went_on_in(first..=last),
                 is_open_in,
                 "{first} to {last}"
             );

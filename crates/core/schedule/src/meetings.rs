@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use model::Pass;
+use model::{CollectiveIssue, Pass};
 
 /// Collectives of one group that not all members have entered: more are not under way at once
 /// inside a block.
@@ -44,7 +44,8 @@ impl Meetings {
     }
 
     /// A rank enters a collective of a group inside a block.
-    pub(crate) fn enter(&mut self, group: u32, number: u64, at_ns: u64, block: BlockKey) {
+    pub(crate) fn enter(&mut self, issue: &CollectiveIssue, at_ns: u64, block: BlockKey) {
+        let CollectiveIssue { group, number, .. } = *issue;
         let Some(size) = self.sizes.get(&group).copied().filter(|size| *size > 1) else {
             return;
         };
@@ -112,7 +113,13 @@ impl Meetings {
 
 #[cfg(test)]
 mod tests {
+    use model::CollectiveOp;
+
     use super::*;
+
+    fn issue(number: u64) -> CollectiveIssue {
+        CollectiveIssue::new(CollectiveOp::ALLREDUCE, 5, number)
+    }
 
     const fn block(rank: u32, microbatch: u32) -> BlockKey {
         (7, 1, Pass::Backward, microbatch, rank)
@@ -126,7 +133,7 @@ mod tests {
         for (number, late_ns) in [(1, 1_000), (2, 400_000_000)] {
             for rank in [0, 1, 2] {
                 let at_ns = number * 1_000_000_000 + if rank == 2 { late_ns } else { 0 };
-                meetings.enter(5, number, at_ns, block(rank, 3));
+                meetings.enter(&issue(number), at_ns, block(rank, 3));
             }
         }
         let waited_for = |meetings: &Meetings, microbatch, excess_s| {
@@ -143,10 +150,10 @@ mod tests {
     #[test]
     fn a_meeting_that_is_never_complete_says_nothing() {
         let mut meetings = Meetings::default();
-        meetings.enter(5, 1, 0, block(0, 0));
+        meetings.enter(&issue(1), 0, block(0, 0));
         meetings.join(5, 2);
         for number in 0..100 {
-            meetings.enter(5, number, 0, block(0, 0));
+            meetings.enter(&issue(number), 0, block(0, 0));
         }
         assert!(meetings.late.is_empty() && meetings.open[&5].len() == MAX_OPEN);
     }

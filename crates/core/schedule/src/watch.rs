@@ -183,7 +183,7 @@ impl Watch {
                 ..
             } = place;
             let block = (seen.current.number, stage, pass, microbatch, rank);
-            self.meetings.enter(issue.group, issue.number, at_ns, block);
+            self.meetings.enter(issue, at_ns, block);
         }
     }
 

@@ -197,7 +197,8 @@ impl PipelineTrace {
         let mut is_odd = vec![false; trace.steps.len()];
         for row in rows {
             let step = steps[&row.step];
-            let Some(op) = trace.find(row.kind, row.number, row.stage) else {
+            let mut of_kind = trace.of_kind(row.kind, row.stage as usize);
+            let Some(op) = of_kind.nth(row.number as usize) else {
                 // The fullest step has no such operation: this one followed another schedule.
                 is_odd[step] = true;
                 continue;
@@ -308,10 +309,6 @@ impl PipelineTrace {
     pub(crate) fn of_kind(&self, kind: OpKind, stage: usize) -> std::ops::Range<usize> {
         let slot = stage * OpKind::ALL.len() + kind as usize;
         self.begins[slot]..self.begins[slot + 1]
-    }
-
-    pub(crate) fn find(&self, kind: OpKind, number: u32, stage: u32) -> Option<usize> {
-        self.of_kind(kind, stage as usize).nth(number as usize)
     }
 }
 

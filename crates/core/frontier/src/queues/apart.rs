@@ -1,6 +1,6 @@
 //! What hosts and devices do by themselves in the steps of a block.
 
-use model::{Block, DeviceWindow, Side, StageId, median};
+use model::{Block, DeviceWindow, Side, StageId, StepRow, median};
 
 use super::{Excess, Piece, PieceCell, QueueRow};
 use crate::replay::{last_arrivals, prefixes};
@@ -128,7 +128,7 @@ impl Apart {
         awaited: &[Vec<usize>],
     ) -> Self {
         let rows: Vec<TakenRow> = (0..sampled.window.blocks[block].steps.len())
-            .map(|row| Times::of_row(sampled, block, row).take(columns, awaited))
+            .map(|row| Times::of_row(sampled, block, StepRow(row)).take(columns, awaited))
             .collect();
         let ranks = columns.len();
         let mut ahead = vec![0; awaited.len()];
@@ -321,7 +321,8 @@ struct Times<'window> {
 }
 
 impl<'window> Times<'window> {
-    fn of_row(sampled: &'window DeviceWindow, at: usize, row: usize) -> Self {
+    fn of_row(sampled: &'window DeviceWindow, at: usize, row: StepRow) -> Self {
+        let StepRow(row) = row;
         let block = &sampled.window.blocks[at];
         let size = block.boundaries.len() * block.ranks;
         let host = &sampled.host;
