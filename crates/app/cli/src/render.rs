@@ -111,13 +111,12 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         }
         if verbose && incident.cost_s > 0.0 {
             let (exposed, waited) = (seconds(incident.cost_s), seconds(incident.cost_gpu_s));
-            let waited_in = if incident.victims.is_empty() {
+            let waiting = if incident.victims.is_empty() {
                 String::new()
             } else {
                 format!(" ({})", who(&incident.victims.iter().collect::<Vec<_>>()))
             };
-            text +=
-                &format!("  cost  {exposed} exposed, {waited} of GPUs that waited{waited_in}\n");
+            text += &format!("  cost  {exposed} exposed, {waited} of GPUs that waited{waiting}\n");
         }
         text += &format!("  next  {}\n", incident.advice);
     }

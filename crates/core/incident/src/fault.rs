@@ -169,23 +169,12 @@ pub fn find_faults(
     let in_stages = find_in_stages(
         window,
         found,
-        &lateness_of(window, found, gates, settings),
+        &Lateness::of_window(window, found, gates, settings),
         gates,
     );
     let mut faults = join_stages(in_stages);
     judge_window(&mut faults, found, settings);
     faults
-}
-
-/// Own work and lateness of the ranks of a window, as faults are found by them.
-pub(crate) fn lateness_of<'window>(
-    window: &'window Window,
-    found: &WindowFrontier,
-    gates: &Gates,
-    settings: &IncidentSettings,
-) -> Lateness<'window> {
-    let notable_s = |makespan| gates.notable_s(makespan);
-    Lateness::of_window(window, found, notable_s, settings)
 }
 
 /// The same as [`find_faults`], stage by stage and not judged yet.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use frontier::{Replay, WindowFrontier};
+use frontier::{Gates, Replay, WindowFrontier};
 use model::{RankColumn, StageSlot, StepRow, Window};
 
 use crate::IncidentSettings;
@@ -33,7 +33,7 @@ impl<'window> Lateness<'window> {
     pub(crate) fn of_window(
         window: &'window Window,
         found: &WindowFrontier,
-        notable_s: impl Fn(f64) -> f64,
+        gates: &Gates,
         settings: &IncidentSettings,
     ) -> Self {
         let (stages, ranks) = (found.stages.len(), window.ranks.len());
@@ -72,7 +72,7 @@ impl<'window> Lateness<'window> {
             let noise_s = spread_s * settings.noise_factor;
             let mut steps_late = vec![0; ranks];
             for (row, account) in found.steps.iter().enumerate() {
-                let notable_s = notable_s(account.makespan_s);
+                let notable_s = gates.notable_s(account.makespan_s);
                 let cells = lateness.cells(StepRow(row), slot);
                 for (rank, cell) in cells.enumerate() {
                     let late_s = beside_s[row][rank];

@@ -7,7 +7,7 @@ use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
 use model::{DeviceWindow, Pace, Side, StageId, StepRow, medians_of_others};
 
 use crate::costs::share_out;
-use crate::fault::{Stretch, charge, find_in_stages, join_stages, judge, lateness_of};
+use crate::fault::{Stretch, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
 use crate::pace::{Seen, pace_of};
 use crate::struck::strikes_row;
@@ -111,7 +111,7 @@ impl DeviceAccount {
     /// `steps` since the last account, of which these were sampled.
     fn faults(&self, steps: &[u64], gates: &Gates, settings: &IncidentSettings) -> Vec<Fault> {
         let Self { sampled, found, .. } = self;
-        let lateness = lateness_of(&sampled.window, found, gates, settings);
+        let lateness = Lateness::of_window(&sampled.window, found, gates, settings);
         let mut faults = find_in_stages(&sampled.window, found, &lateness, gates);
         self.take_sides(&mut faults, &lateness);
         // A host and a device that are both slow are two faults of one rank.

@@ -2,7 +2,7 @@
 
 use model::{Action, DevicePart, FunctionNeed, LinkEnd, PipelineAction, Side, StepPart};
 
-use crate::words::{of, who, whose};
+use crate::words::{its, of, who, whose};
 use crate::{connection, rank_part};
 
 /// What to do next, in the order of the actions.
@@ -211,7 +211,7 @@ fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
             "compare what {} {} in it with {} peers: input, clocks, CPU cores",
             who(ranks),
             of(ranks, "does", "do"),
-            of(ranks, "its", "their")
+            its(ranks)
         ),
     }
 }

@@ -2,7 +2,7 @@
 
 use model::{CoresBusy, During, Evidence, Fact, Observation, StageAccount};
 
-use crate::words::{NOTHING, duration, of, percent, share, who};
+use crate::words::{NOTHING, duration, its, of, percent, share, who};
 use crate::{
     arrival, connection, death, device, function, headline, inside, network, pipeline, stall,
     straggler, what_if,
@@ -103,7 +103,7 @@ fn worded(what: &Observation) -> Worded {
                 of(ranks, "loop", "loops"),
                 who(ranks),
                 share(*own),
-                of(ranks, "its", "their"),
+                its(ranks),
                 share(*peers_share),
             );
             let values = [
@@ -206,7 +206,7 @@ fn cpu_quota(ranks: &[u32], own: f64, peers_share: Option<f64>) -> Worded {
         ),
         Some(peers) => {
             values.push(("peers_throttled_share", peers));
-            let its = of(ranks, "its", "their");
+            let its = its(ranks);
             format!(
                 "the control {} of {} had used up {its} CPU quota in {} of the periods, {its} peers' in {}",
                 of(ranks, "group", "groups"),
@@ -230,7 +230,7 @@ fn cores(busy: &CoresBusy) -> Worded {
         "the {} of {} kept {cores:.2} cores busy (deviation {deviation:.2}), {} peers' {peers:.2}",
         of(ranks, "process", "processes"),
         who(ranks),
-        of(ranks, "its", "their"),
+        its(ranks),
     );
     let values = [
         ("cores", *cores),

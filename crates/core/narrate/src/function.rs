@@ -3,7 +3,7 @@
 use model::{Dimension, FunctionFault, FunctionFaultKind};
 
 use crate::fact::Worded;
-use crate::words::{of, percent, share, who};
+use crate::words::{its, percent, share, who};
 
 /// Characters of a name that are shown: kernels carry their template arguments.
 const SHOWN_CHARACTERS: usize = 90;
@@ -38,11 +38,7 @@ pub(crate) fn headline(found: &FunctionFault) -> String {
     } else if found.ranks.is_empty() {
         ", more than is expected of such a function".to_owned()
     } else {
-        format!(
-            "; {} peers {}",
-            of(&found.ranks, "its", "their"),
-            share(found.peers_beta)
-        )
+        format!("; {} peers {}", its(&found.ranks), share(found.peers_beta))
     };
     format!("{who} {} of the time in {place}{peers}", share(found.beta))
 }
@@ -60,7 +56,7 @@ pub(crate) fn fact(found: &FunctionFault) -> Worded {
             " of {} and {} of {} peers'",
             who(&found.ranks),
             share(found.peers_beta),
-            of(&found.ranks, "its", "their")
+            its(&found.ranks)
         );
     }
     text += &all_unexpected(found);

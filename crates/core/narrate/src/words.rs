@@ -21,6 +21,11 @@ pub(crate) fn of<'word>(ranks: &[u32], one: &'word str, several: &'word str) -> 
     if ranks.len() == 1 { one } else { several }
 }
 
+/// Whose, of ranks that were just named: "its", "their".
+pub(crate) fn its(ranks: &[u32]) -> &'static str {
+    of(ranks, "its", "their")
+}
+
 /// A subject with its verb: "rank 2 is".
 pub(crate) fn are(ranks: &[u32], who: &str) -> String {
     format!("{who} {}", of(ranks, "is", "are"))

@@ -50,19 +50,15 @@ impl ProfileRequest {
             .collect();
         absent.sort_unstable();
         absent.dedup();
+        let (does, runs) = match absent.as_slice() {
+            [_] => ("does", "it runs"),
+            _ => ("do", "they run"),
+        };
         (!absent.is_empty()).then(|| {
             format!(
-                "{} not run on this host, which has {}: ask on the host where {}",
-                match absent.as_slice() {
-                    [_] => format!("{} does", who(&absent)),
-                    _ => format!("{} do", who(&absent)),
-                },
-                who(here),
-                if absent.len() == 1 {
-                    "it runs"
-                } else {
-                    "they run"
-                }
+                "{} {does} not run on this host, which has {}: ask on the host where {runs}",
+                who(&absent),
+                who(here)
             )
         })
     }

@@ -114,23 +114,23 @@ mod tests {
         let sources = [
             file(
                 "a.rs",
-                "pub struct Told<T> {\nenum Only;\n    type Item = Told;",
+                "pub struct Window<T> {\nenum Only;\n    type Item = Window;",
             ),
             file(
                 "b.rs",
-                "pub(crate) enum Told {\n}\n#[cfg(test)]\nmod tests {\nstruct Only;\n}",
+                "pub(crate) enum Window {\n}\n#[cfg(test)]\nmod tests {\nstruct Only;\n}",
             ),
         ];
         let types = types(&sources);
         let reported: Vec<bool> = types
             .iter()
-            .filter(|it| it.name == "Told")
+            .filter(|it| it.name == "Window")
             .map(|it| it.is_public)
             .collect();
         assert_eq!(reported, [true, false]);
         assert_eq!(
             shared(&types),
-            BTreeMap::from([("Told", vec!["a.rs", "b.rs"])])
+            BTreeMap::from([("Window", vec!["a.rs", "b.rs"])])
         );
     }
 }
