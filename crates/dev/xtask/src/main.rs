@@ -12,10 +12,11 @@ mod measure;
 mod server;
 mod source;
 
-use std::path::PathBuf;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -38,14 +39,20 @@ enum Task {
 
 fn main() -> Result<ExitCode> {
     match XtaskCli::parse().task {
-        Task::Check => check::check(&root()),
-        Task::Acceptance(args) => acceptance::acceptance(&args, &root()),
-        Task::Measure => measure::measure(&root()),
+        Task::Check => check::check(&root()?),
+        Task::Acceptance(args) => acceptance::acceptance(&args, &root()?),
+        Task::Measure => measure::measure(&root()?),
         Task::Load(args) => load::load(&args),
     }
 }
 
-/// The repository's root.
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../..")
+/// The repository's root, of the tree that the command is run in. Cargo takes a binary that was
+/// built in another checkout for its own where both share a target folder, so the path at build
+/// time may be that of another tree.
+fn root() -> Result<PathBuf> {
+    let here = env::current_dir()?;
+    here.ancestors()
+        .find(|folder| folder.join("ARCHITECTURE.md").is_file())
+        .map(Path::to_path_buf)
+        .context("run xtask in the repository")
 }
