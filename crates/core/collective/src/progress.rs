@@ -215,60 +215,64 @@ impl Collectives {
         let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
         progress.step = mark.step;
         progress.gone = false;
-        let left = progress
-            .in_group
-            .take()
-            .and_then(|group| self.groups.get_mut(&group));
-        if let Some(issue) = left.and_then(|group| group.last.get_mut(&rank)) {
-            issue.left = true;
-        }
+        let left = progress.in_group.take();
         let issue = match mark.event {
-            Event::CollectiveIssue(issue) => issue,
-            Event::InitBegin { group, number } => {
-                return self.enter(rank, init(group, number, false));
-            }
-            Event::InitEnd { group, number } => {
-                return self.enter(rank, init(group, number, true));
+            // A send or a receive is no meeting of all members: nobody is missing from it.
+            // Recordings of older versions do not count.
+            Event::CollectiveIssue(issue) => {
+                Some(issue).filter(|it| it.number > 0 && !it.op.is_point_to_point())
             }
             // What laggard stops a rank for is not where the rank stands.
-            Event::ProfilerBegin | Event::ProfilerEnd => return,
+            Event::InitBegin { .. }
+            | Event::InitEnd { .. }
+            | Event::ProfilerBegin
+            | Event::ProfilerEnd => None,
             event => {
                 progress.kind = Some(event.kind());
-                return;
+                None
             }
         };
-        let CollectiveIssue {
-            op,
-            group,
-            number,
-            bytes,
-            ..
-        } = issue;
-        // A send or a receive is no meeting of all members: nobody is missing from it.
-        // Recordings of older versions do not count.
-        if op.is_point_to_point() || number == 0 {
-            return;
+        progress.in_group = issue.map(|issue| issue.group);
+        // The next issue in a group takes the place of the last one there.
+        let left = left.filter(|group| progress.in_group != Some(*group));
+        if let Some(group) = left.and_then(|group| self.groups.get_mut(&group))
+            && let Some(issue) = group.last.get_mut(&rank)
+        {
+            issue.left = true;
         }
-        progress.in_group = Some(group);
-        let group = self.groups.entry(group).or_default();
-        group.members.insert(rank);
-        // In others ranks may pass unlike sizes and be right.
-        let bytes = bytes.filter(|_| op.is_of_one_size());
+        if let Some(issue) = issue {
+            self.issue(rank, &issue);
+        } else if let Event::InitBegin { group, number } = mark.event {
+            self.enter(rank, init(group, number, false));
+        } else if let Event::InitEnd { group, number } = mark.event {
+            self.enter(rank, init(group, number, true));
+        }
+    }
+
+    /// Says that a rank issued a collective.
+    fn issue(&mut self, rank: u32, issue: &CollectiveIssue) {
+        let CollectiveIssue { op, number, .. } = *issue;
+        let group = self.groups.entry(issue.group).or_default();
         let what = CollectiveSignature {
             op,
-            bytes,
+            // In others ranks may pass unlike sizes and be right.
+            bytes: issue.bytes.filter(|_| op.is_of_one_size()),
             detail: String::new(),
         };
         group.say(rank, number, &what);
-        group.last.insert(
-            rank,
-            LastIssue {
-                number,
-                what,
-                completed: false,
-                left: false,
-            },
-        );
+        let issued = LastIssue {
+            number,
+            what,
+            completed: false,
+            left: false,
+        };
+        match group.last.get_mut(&rank) {
+            Some(last) => *last = issued,
+            None => {
+                group.members.insert(rank);
+                group.last.insert(rank, issued);
+            }
+        }
     }
 
     /// Says that a rank entered a collective, as another tool recorded it, or making the group

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use model::{Block, Boundary, Growth, Meeting, RankColumn, StageId, Sync, Window};
+use model::{Block, Boundary, Growth, Meeting, StageId, Sync, Window};
 
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
@@ -34,66 +34,88 @@ pub struct Replay<'block> {
     groups: Option<&'block [u32]>,
     ranks: usize,
     /// `[boundary][rank]`.
-    own_s: Vec<f64>,
-    /// `[boundary][rank]`: the boundary whose last arrival the rank waits for in this segment,
-    /// plus 1; 0 where it waits for none. Most are 0, and take no memory.
-    held_by: Vec<u32>,
-    /// `[boundary][rank]`: how long before that arrival the rank seemed to go on.
-    early_s: Vec<f64>,
+    row: &'block [f64],
+    /// `[boundary]`. Ranks wait in few segments: the others are in the row as they are.
+    waits: Vec<Option<SegmentWaits>>,
     makespan_s: f64,
+}
+
+/// Ranks that wait in a segment.
+#[derive(Clone, Debug)]
+struct SegmentWaits {
+    /// `[rank]`: own work.
+    own_s: Vec<f64>,
+    /// By rank.
+    waits: Vec<SegmentWait>,
+}
+
+/// A rank waits in a segment until the last rank of its group is where it was itself before.
+#[derive(Clone, Copy, Debug)]
+struct SegmentWait {
+    rank: usize,
+    /// The boundary at which the last one arrives.
+    met: usize,
+    /// How long before that arrival the rank seemed to go on, in seconds.
+    early_s: f64,
 }
 
 impl<'block> Replay<'block> {
     /// Takes apart one row of a block.
     ///
     /// # Properties
-    /// `makespan_with(|_, _, own| own)` is the makespan of the row, to rounding.
-    pub fn of_row(block: &'block Block, row: &[f64]) -> Self {
+    /// `makespan_with(&[])` is the makespan of the row, to rounding.
+    pub fn of_row(block: &'block Block, row: &'block [f64]) -> Self {
         let ranks = block.ranks;
         let mut replay = Self {
             boundaries: &block.boundaries,
             groups: block.groups.as_deref(),
             ranks,
-            own_s: row.to_vec(),
-            held_by: vec![0; row.len()],
-            early_s: vec![0.0; row.len()],
+            row,
+            waits: Vec::with_capacity(block.boundaries.len()),
             makespan_s: 0.0,
         };
         let mut ends = vec![0.0; ranks];
-        let mut arrivals: Vec<BTreeMap<u32, f64>> = Vec::with_capacity(block.boundaries.len());
-        // The boundary before at which each rank issued what it has not waited for yet, plus 1.
-        let mut pending = vec![0u32; ranks];
+        let mut arrivals = Vec::with_capacity(block.boundaries.len());
+        // The boundary before at which each rank issued what it has not waited for yet.
+        let mut pending = vec![None; ranks];
         for (boundary, row) in row.chunks_exact(ranks.max(1)).enumerate() {
-            let joins = replay.joins(boundary);
-            for rank in 0..ranks {
-                let (start, end) = (ends[rank], ends[rank] + row[rank]);
-                ends[rank] = end;
-                if let Some(met) = pending[rank].checked_sub(1) {
-                    let met = met as usize;
-                    let arrival = arrivals[met][&replay.group(met, RankColumn(rank))];
-                    let skew_s = START_SKEW_S.max(START_SKEW_SHARE * (arrival - start));
-                    // A segment that ends well before the last arrival is work that overlaps the collective: the rank
-                    // waits in a later one.
-                    if end >= arrival - skew_s {
-                        let early_s = (arrival - end).max(0.0);
-                        let wait = (arrival - early_s - start).max(0.0);
-                        let cell = boundary * ranks + rank;
-                        replay.own_s[cell] = (row[rank] - wait).max(0.0);
-                        replay.held_by[cell] = pending[rank];
-                        if early_s > 0.0 {
-                            replay.early_s[cell] = early_s;
-                        }
-                        pending[rank] = 0;
-                    }
-                }
-                if joins {
-                    // Not before: the segment that ends with an issue is no wait for it. A wait
-                    // still pending is dropped: a rank that issues again was not held by it.
-                    pending[rank] = boundary as u32 + 1;
+            let mut waits: Option<SegmentWaits> = None;
+            for (rank, end) in ends.iter_mut().enumerate() {
+                let start = *end;
+                *end += row[rank];
+                let Some(met) = pending[rank] else {
+                    continue;
+                };
+                let last: &LastArrivals = &arrivals[met];
+                let arrival = last.of(group_of(replay.groups, met * ranks + rank));
+                let skew_s = START_SKEW_S.max(START_SKEW_SHARE * (arrival - start));
+                // A segment that ends well before the last arrival is work that overlaps the collective: the rank
+                // waits in a later one.
+                if *end >= arrival - skew_s {
+                    let early_s = (arrival - *end).max(0.0);
+                    let wait = (arrival - early_s - start).max(0.0);
+                    let waits = waits.get_or_insert_with(|| SegmentWaits {
+                        own_s: row.to_vec(),
+                        waits: Vec::new(),
+                    });
+                    waits.own_s[rank] = (row[rank] - wait).max(0.0);
+                    waits.waits.push(SegmentWait { rank, met, early_s });
+                    pending[rank] = None;
                 }
             }
+            replay.waits.push(waits);
+            if joins(&block.boundaries[boundary]) {
+                // Not before: the segment that ends with an issue is no wait for it. A wait
+                // still pending is dropped: a rank that issues again was not held by it.
+                pending.fill(Some(boundary));
+            }
             // Only when all ranks are there is it known when the last one was.
-            arrivals.push(replay.last_arrivals(boundary, &ends));
+            arrivals.push(LastArrivals::at(
+                &block.boundaries[boundary],
+                replay.groups,
+                boundary,
+                &ends,
+            ));
         }
         replay.makespan_s = ends.into_iter().fold(f64::NEG_INFINITY, f64::max);
         replay
@@ -104,62 +126,57 @@ impl<'block> Replay<'block> {
         self.makespan_s
     }
 
-    /// A rank's own work in a segment, in seconds.
-    pub fn own_s(&self, boundary: usize, RankColumn(rank): RankColumn) -> f64 {
-        self.own_s[boundary * self.ranks + rank]
+    /// Own work of each rank in a segment, in seconds.
+    pub fn own_s(&self, boundary: usize) -> &[f64] {
+        match &self.waits[boundary] {
+            Some(waits) => &waits.own_s,
+            None => &self.row[boundary * self.ranks..(boundary + 1) * self.ranks],
+        }
     }
 
-    /// Runs the step with `change(boundary, rank, own_s)` in place of each own time and
-    /// returns the new makespan in seconds.
+    /// Runs the step with other own times and returns the new makespan in seconds.
+    ///
+    /// # Shape
+    /// `changed_s` is `[boundary][rank]`; where a boundary has nothing, or is missing, all ranks work
+    /// as they did.
     ///
     /// # Properties
     /// Not larger than before if no own time grows.
-    pub fn makespan_with(&self, change: impl Fn(usize, RankColumn, f64) -> f64) -> f64 {
-        self.ends_with(change)
+    pub fn makespan_with(&self, changed_s: &[Option<Vec<f64>>]) -> f64 {
+        self.ends_with(changed_s)
             .into_iter()
             .fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// The same, and when each rank ends the step, in seconds since its own start of it.
-    pub fn ends_with(&self, change: impl Fn(usize, RankColumn, f64) -> f64) -> Vec<f64> {
+    pub fn ends_with(&self, changed_s: &[Option<Vec<f64>>]) -> Vec<f64> {
         let mut now = vec![0.0f64; self.ranks];
-        let mut arrivals: Vec<BTreeMap<u32, f64>> = Vec::with_capacity(self.boundaries.len());
-        for boundary in 0..self.boundaries.len() {
-            for (rank, now) in now.iter_mut().enumerate() {
-                let cell = boundary * self.ranks + rank;
-                if let Some(met) = self.held_by[cell].checked_sub(1) {
-                    let met = met as usize;
-                    let arrival = arrivals[met][&self.group(met, RankColumn(rank))];
-                    // As early as it was measured: unchanged work must give the measured step back.
-                    *now = now.max(arrival - self.early_s[cell]);
-                }
-                *now += change(boundary, RankColumn(rank), self.own_s[cell]);
+        let mut arrivals: Vec<LastArrivals> = Vec::with_capacity(self.boundaries.len());
+        for (boundary, waits) in self.waits.iter().enumerate() {
+            for SegmentWait { rank, met, early_s } in waits.iter().flat_map(|it| &it.waits) {
+                let group = group_of(self.groups, met * self.ranks + rank);
+                // As early as it was measured: unchanged work must give the measured step back.
+                now[*rank] = now[*rank].max(arrivals[*met].of(group) - early_s);
             }
-            arrivals.push(self.last_arrivals(boundary, &now));
+            let changed_s = changed_s.get(boundary).and_then(Option::as_deref);
+            let own_s = changed_s.unwrap_or_else(|| self.own_s(boundary));
+            for (now, own_s) in now.iter_mut().zip(own_s) {
+                *now += own_s;
+            }
+            let of_boundary = &self.boundaries[boundary];
+            arrivals.push(LastArrivals::at(of_boundary, self.groups, boundary, &now));
         }
         now
     }
+}
 
-    /// Whether ranks meet at this boundary.
-    fn joins(&self, boundary: usize) -> bool {
-        match self.boundaries[boundary].sync {
-            Sync::None => false,
-            Sync::Assumed => true,
-            // Point-to-point operations join two ranks of the group, and nobody says which.
-            Sync::Issue(op) => !op.is_point_to_point(),
-        }
-    }
-
-    fn group(&self, boundary: usize, RankColumn(rank): RankColumn) -> u32 {
-        group_of(self.groups, boundary * self.ranks + rank)
-    }
-
-    fn last_arrivals(&self, boundary: usize, at: &[f64]) -> BTreeMap<u32, f64> {
-        if self.joins(boundary) {
-            last_by_group(self.groups, boundary, at)
-        } else {
-            BTreeMap::new()
-        }
+/// Whether ranks meet at a boundary.
+fn joins(boundary: &Boundary) -> bool {
+    match boundary.sync {
+        Sync::None => false,
+        Sync::Assumed => true,
+        // Point-to-point operations join two ranks of the group, and nobody says which.
+        Sync::Issue(op) => !op.is_point_to_point(),
     }
 }
 
@@ -168,26 +185,50 @@ fn group_of(groups: Option<&[u32]>, cell: usize) -> u32 {
     groups.map_or(0, |groups| groups[cell])
 }
 
-/// When the last rank of each group gets to a boundary, by when each rank does.
-fn last_by_group(groups: Option<&[u32]>, boundary: usize, at: &[f64]) -> BTreeMap<u32, f64> {
-    let mut last = BTreeMap::new();
-    if groups.is_none() {
-        last.insert(0, at.iter().copied().fold(f64::NEG_INFINITY, f64::max));
-    } else {
-        for (rank, at_s) in at.iter().enumerate() {
-            let group = group_of(groups, boundary * at.len() + rank);
-            let latest = last.entry(group).or_insert(f64::NEG_INFINITY);
+/// When the last rank of each group gets to a boundary.
+enum LastArrivals {
+    /// All are in one group, as they mostly are.
+    OfAll(f64),
+    ByGroup(BTreeMap<u32, f64>),
+}
+
+impl LastArrivals {
+    /// By when each rank gets to the boundary of this number.
+    fn new(groups: Option<&[u32]>, boundary: usize, at: &[f64]) -> Self {
+        let Some(groups) = groups else {
+            return Self::OfAll(at.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        };
+        let mut last = BTreeMap::new();
+        for (group, at_s) in groups[boundary * at.len()..].iter().zip(at) {
+            let latest = last.entry(*group).or_insert(f64::NEG_INFINITY);
             *latest = latest.max(*at_s);
         }
+        Self::ByGroup(last)
     }
-    last
+
+    /// The same, of nobody if ranks do not meet there.
+    fn at(of: &Boundary, groups: Option<&[u32]>, boundary: usize, at: &[f64]) -> Self {
+        if joins(of) {
+            Self::new(groups, boundary, at)
+        } else {
+            Self::OfAll(f64::NEG_INFINITY)
+        }
+    }
+
+    /// Of a group that has a rank there.
+    fn of(&self, group: u32) -> f64 {
+        match self {
+            Self::OfAll(last) => *last,
+            Self::ByGroup(last) => last[&group],
+        }
+    }
 }
 
 /// For each rank, when the last one of its group gets to a boundary.
 pub(crate) fn last_arrivals(groups: Option<&[u32]>, boundary: usize, at: &[f64]) -> Vec<f64> {
-    let last = last_by_group(groups, boundary, at);
+    let last = LastArrivals::new(groups, boundary, at);
     let cells = boundary * at.len()..(boundary + 1) * at.len();
-    cells.map(|cell| last[&group_of(groups, cell)]).collect()
+    cells.map(|cell| last.of(group_of(groups, cell))).collect()
 }
 
 /// Running sums over the boundaries, `[boundary][rank]`.
@@ -357,9 +398,9 @@ fn is_awaited(block: &Block, rows: &[(&[f64], Vec<f64>)], at: usize) -> bool {
     let mut overtaken = 0;
     for (row, prefixes) in rows {
         let here = &prefixes[at * ranks..(at + 1) * ranks];
-        let last_s = last_by_group(groups, at, here);
+        let last = LastArrivals::new(groups, at, here);
         for rank in 0..ranks {
-            let early = last_s[&group_of(groups, at * ranks + rank)] - here[rank];
+            let early = last.of(group_of(groups, at * ranks + rank)) - here[rank];
             let next = row[(at + 1) * ranks + rank];
             overtaken += u32::from(next < (1.0 - START_SKEW_SHARE) * early);
             early_s[rank].push(early);
@@ -440,7 +481,7 @@ mod tests {
         fn a_step_replayed_unchanged_is_the_step(block in any_block()) {
             let row = block.row(0);
             let replay = Replay::of_row(&block, row);
-            let again = replay.makespan_with(|_, _, own| own);
+            let again = replay.makespan_with(&[]);
             prop_assert!((again - replay.makespan_s()).abs() < 1e-9);
         }
 
@@ -450,9 +491,12 @@ mod tests {
         ) {
             let replay = Replay::of_row(&block, block.row(0));
             let slow = slow % block.ranks;
-            let less = replay.makespan_with(|_, rank, own| {
-                if rank == RankColumn(slow) { own * kept } else { own }
+            let less = (0..block.boundaries.len()).map(|boundary| {
+                let mut own_s = replay.own_s(boundary).to_vec();
+                own_s[slow] *= kept;
+                Some(own_s)
             });
+            let less = replay.makespan_with(&less.collect::<Vec<_>>());
             prop_assert!(less <= replay.makespan_s() + 1e-9);
         }
     }
@@ -463,14 +507,8 @@ mod tests {
         let row = [0.05, 0.0, 0.0, 0.01, 0.01, 0.01, 0.002, 0.052, 0.052];
         let block = block(3, &[Sync::None, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
-        assert!((replay.own_s(2, RankColumn(1)) - 0.002).abs() < 1e-9);
-        let fixed = replay.makespan_with(|boundary, rank, own| {
-            if (boundary, rank) == (0, RankColumn(0)) {
-                0.0
-            } else {
-                own
-            }
-        });
+        assert!((replay.own_s(2)[1] - 0.002).abs() < 1e-9);
+        let fixed = replay.makespan_with(&[Some(vec![0.0, 0.0, 0.0])]);
         assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
@@ -480,14 +518,8 @@ mod tests {
         let row = [0.05, 0.0, 0.003, 0.003, 0.002, 0.052];
         let block = block(2, &[ISSUE, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
-        assert!((replay.own_s(1, RankColumn(1)) - 0.003).abs() < 1e-9);
-        let fixed = replay.makespan_with(|boundary, rank, own| {
-            if (boundary, rank) == (0, RankColumn(0)) {
-                0.0
-            } else {
-                own
-            }
-        });
+        assert!((replay.own_s(1)[1] - 0.003).abs() < 1e-9);
+        let fixed = replay.makespan_with(&[Some(vec![0.0, 0.0])]);
         assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
@@ -568,7 +600,7 @@ mod tests {
         let block = &waits.blocks[0];
         let replay = Replay::of_row(block, block.row(3));
         let late_s: f64 = (0..4)
-            .map(|at| replay.own_s(at, RankColumn(2)) - replay.own_s(at, RankColumn(0)))
+            .map(|at| replay.own_s(at)[2] - replay.own_s(at)[0])
             .sum();
         assert!((late_s - 0.08).abs() < 0.005, "{late_s}");
         let works = late_in_each_segment(false);
@@ -582,7 +614,7 @@ mod tests {
         let mut block = block(4, &[ISSUE, Sync::None], &row);
         block.groups = Some([7, 7, 8, 8, 0, 0, 0, 0].into());
         let replay = Replay::of_row(&block, &row);
-        assert!((replay.own_s(1, RankColumn(1)) - 0.001).abs() < 1e-9);
-        assert!((replay.own_s(1, RankColumn(2)) - 0.001).abs() < 1e-9);
+        assert!((replay.own_s(1)[1] - 0.001).abs() < 1e-9);
+        assert!((replay.own_s(1)[2] - 0.001).abs() < 1e-9);
     }
 }

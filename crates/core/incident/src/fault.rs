@@ -379,7 +379,7 @@ fn gain_of(
         }
         let boundaries = &window.blocks[account.block].boundaries;
         let fixed = fixed_row(boundaries, found, lateness, row, &struck);
-        let makespan_s = replay.makespan_with(fixed);
+        let makespan_s = replay.makespan_with(&fixed);
         gain_s += (replay.makespan_s() - makespan_s).max(0.0);
     }
     gain_s
@@ -412,7 +412,7 @@ fn victims(
             let struck = fixed.iter().filter(|one| one.rows.contains(row));
             let struck: Vec<&&Candidate> = struck.collect();
             let fixed = fixed_row(boundaries, found, lateness, *row, &struck);
-            lateness.replays[row.0].ends_with(fixed)
+            lateness.replays[row.0].ends_with(&fixed)
         });
         cost_s += (latest(&before) - latest(&without)).max(0.0);
         for (waited_s, (before, without)) in waited_s.iter_mut().zip(before.iter().zip(&without)) {
@@ -441,15 +441,15 @@ fn latest(ends_s: &[f64]) -> f64 {
     ends_s.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// The change of a row's own work, as a [`frontier::Replay`] takes it, that puts each late rank at the
-/// level of the others: the median of those that are not late, of all others if everyone is.
+/// A row's own work, as [`frontier::Replay::makespan_with`] takes it, with each late rank at the level
+/// of the others: the median of those that are not late, of all others if everyone is.
 fn fixed_row(
     boundaries: &[Boundary],
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
     row: StepRow,
     struck: &[&&Candidate],
-) -> impl Fn(usize, RankColumn, f64) -> f64 + use<> {
+) -> Vec<Option<Vec<f64>>> {
     // Nothing for boundaries at which nobody is late.
     let fixed = boundaries.iter().enumerate().map(|(at, boundary)| {
         let here = struck
@@ -464,7 +464,7 @@ fn fixed_row(
         if !is_late.contains(&true) {
             return None;
         }
-        let mut own_s = lateness.own_s(row, at);
+        let mut own_s = lateness.own_s(row, at).to_vec();
         let cells = own_s.iter().zip(&is_late);
         let punctual = cells
             .filter(|(_, is_late)| !**is_late)
@@ -482,12 +482,7 @@ fn fixed_row(
         }
         Some(own_s)
     });
-    let fixed: Vec<Option<Vec<f64>>> = fixed.collect();
-    move |boundary, rank, own_s| {
-        fixed[boundary]
-            .as_ref()
-            .map_or(own_s, |fixed_s| fixed_s[rank.0])
-    }
+    fixed.collect()
 }
 
 fn describe(
@@ -557,7 +552,7 @@ fn place(
             .map(|at| {
                 (
                     at,
-                    largest_excess_s(&lateness.own_s(*row, at), &candidate.columns),
+                    largest_excess_s(lateness.own_s(*row, at), &candidate.columns),
                 )
             })
             .max_by(|(_, a), (_, b)| a.total_cmp(b));

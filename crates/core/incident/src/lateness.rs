@@ -47,10 +47,11 @@ impl<'window> Lateness<'window> {
                 let Some(slot) = found.slot(boundary.stage) else {
                     continue;
                 };
-                for rank in 0..ranks {
+                let in_stage = &mut totals[slot * ranks..(slot + 1) * ranks];
+                for (total_s, own_s) in in_stage.iter_mut().zip(replay.own_s(at)) {
                     // A stage is late as a whole: what a rank loses before one issue it may make up
                     // before the next.
-                    totals[slot * ranks + rank] += replay.own_s(at, RankColumn(rank));
+                    *total_s += own_s;
                 }
             }
             own_s.extend(totals);
@@ -119,11 +120,8 @@ impl<'window> Lateness<'window> {
     }
 
     /// Own work of each rank in a segment of a row, in seconds.
-    pub(crate) fn own_s(&self, row: StepRow, boundary: usize) -> Vec<f64> {
-        let replay = &self.replays[row.0];
-        (0..self.ranks)
-            .map(|rank| replay.own_s(boundary, RankColumn(rank)))
-            .collect()
+    pub(crate) fn own_s(&self, row: StepRow, boundary: usize) -> &[f64] {
+        self.replays[row.0].own_s(boundary)
     }
 
     pub(crate) fn ranks(&self) -> usize {

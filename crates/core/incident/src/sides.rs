@@ -208,7 +208,7 @@ impl DeviceAccount {
             let its = places.filter(|(_, stage)| fault.strikes_in(block, account.row, *stage));
             for (at, _) in its {
                 let own_s = lateness.own_s(StepRow(row), at);
-                let usual_s = medians_of_others(&own_s);
+                let usual_s = medians_of_others(own_s);
                 let first = (account.row * block.boundaries.len() + at) * block.ranks;
                 let cells = |plane: &[Vec<f64>]| {
                     let cells = &plane[account.block][first..first + block.ranks];

@@ -1,6 +1,7 @@
 //! From aligned steps to the matrix of a window.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use model::{
@@ -74,7 +75,7 @@ fn build(
     } else {
         choose_cut(&steps)
     };
-    let window = build_cut(&steps, &ranks, chosen.cut)?;
+    let window = build_cut(steps, &ranks, chosen.cut)?;
     Some(Window {
         meeting: chosen.meeting,
         runs_ahead: chosen.runs_ahead,
@@ -85,7 +86,7 @@ fn build(
 }
 
 /// The window of ranks that delivered most of its steps, cut in one place.
-pub(crate) fn build_cut(delivered: &DeliveredSteps<'_>, ranks: &[u32], cut: Cut) -> Option<Window> {
+pub(crate) fn build_cut(delivered: DeliveredSteps<'_>, ranks: &[u32], cut: Cut) -> Option<Window> {
     let steps = &delivered.steps;
     let first_step = steps.first()?.step;
     let mut window = Window {
@@ -112,11 +113,12 @@ pub(crate) fn build_cut(delivered: &DeliveredSteps<'_>, ranks: &[u32], cut: Cut)
     let mut blocks = WindowBlocks::default();
     let mut role_votes = 0;
     let mut shapes = BTreeSet::new();
+    let mut seconds = Vec::new();
     for (before, step) in delivered.pairs() {
         let number = u64::from(step.step);
-        if let Some(cells) = RowCells::between(before, step, cut) {
-            let groups = || issue_groups(&rank_rows(before, step, cut)?);
-            blocks.add(number, cells.ranges(), groups);
+        let groups = || issue_groups(&rank_rows(before, step, cut)?);
+        if let Some(RowCells { parts, lies }) = delivered.between(before, step, cut) {
+            blocks.add(number, parts, lies, groups);
             continue;
         }
         let rows = rank_rows(before, step, cut);
@@ -124,9 +126,12 @@ pub(crate) fn build_cut(delivered: &DeliveredSteps<'_>, ranks: &[u32], cut: Cut)
             window.incomplete_steps += 1;
             continue;
         };
-        if let Some(cells) = Cells::of(&rows, Issues::Ignored) {
+        seconds.clear();
+        if let Some(cells) = Cells::of(&rows, Issues::Kept, &mut seconds) {
+            blocks.add(number, cells.parts(&seconds), None, groups);
+        } else if let Some(cells) = Cells::of(&rows, Issues::Ignored, &mut seconds) {
             window.mismatched_steps += 1;
-            blocks.add(number, cells.ranges(), || None);
+            blocks.add(number, cells.parts(&seconds), None, || None);
         } else {
             role_votes += 1;
             // As text, because boundaries have no order: how many kinds of ranks there are is all that counts.
@@ -151,16 +156,23 @@ pub(crate) fn build_cut(delivered: &DeliveredSteps<'_>, ranks: &[u32], cut: Cut)
     if last.any(|piece| !piece.complete) {
         window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
     }
-    window.blocks = blocks.0;
     let pieces = steps.iter().flat_map(|step| step.pieces.iter().flatten());
-    let overlap_s = pieces.map(|piece| piece.overlap_s);
-    window.closure = closure(&window, overlap_s.sum());
+    let overlap_s = pieces.map(|piece| piece.overlap_s).sum();
+    window.blocks = blocks.finish(delivered.seconds);
+    window.closure = closure(&window, overlap_s);
     Some(window)
 }
 
 /// Blocks of a window under construction.
 #[derive(Default)]
-struct WindowBlocks(Vec<Block>);
+struct WindowBlocks(Vec<(Block, Vec<BlockRow>)>);
+
+/// `[boundary][rank]`: a row of a block.
+enum BlockRow {
+    /// In [`DeliveredSteps::seconds`].
+    Lies(Range<usize>),
+    Apart(Vec<f64>),
+}
 
 impl WindowBlocks {
     /// Adds a row of ranks that went through the same boundaries. Ranks may issue the same
@@ -169,19 +181,17 @@ impl WindowBlocks {
         &mut self,
         step: u64,
         [carried, own]: [CellRange<'_>; 2],
+        lies: Option<Range<usize>>,
         groups: impl FnOnce() -> Option<Vec<u32>>,
     ) {
         let shared = carried.is_in_same_groups() && own.is_in_same_groups();
         let groups = if shared { None } else { groups() };
         let boundaries = [carried.boundaries, own.boundaries].concat();
-        let count = carried.boundaries.len();
-        self.push(
-            step,
-            boundaries,
-            groups,
-            [carried.seconds, own.seconds],
-            count,
+        let row = lies.map_or_else(
+            || BlockRow::Apart([carried.seconds, own.seconds].concat()),
+            BlockRow::Lies,
         );
+        self.push(step, boundaries, groups, row, carried.boundaries.len());
     }
 
     /// Adds a row of ranks that went through different segments: sums by stage, in the
@@ -223,7 +233,7 @@ impl WindowBlocks {
             }
         }
         // What lies in the step before is not known any more.
-        self.push(step, boundaries, None, [&values, &[]], 0);
+        self.push(step, boundaries, None, BlockRow::Apart(values), 0);
     }
 
     fn push(
@@ -231,33 +241,80 @@ impl WindowBlocks {
         step: u64,
         boundaries: Vec<Boundary>,
         groups: Option<Vec<u32>>,
-        values: [&[f64]; 2],
+        row: BlockRow,
         carried: usize,
     ) {
-        let [before, own] = values.map(<[f64]>::len);
-        let ranks = (before + own) / boundaries.len().max(1);
         // Most steps of a window are alike: their boundaries are kept once.
-        let known = self.0.iter_mut().find(|block| {
+        let known = self.0.iter_mut().find(|(block, _)| {
             *block.boundaries == *boundaries
                 && block.groups.as_deref() == groups.as_deref()
                 && block.carried == carried
         });
-        if let Some(block) = known {
+        if let Some((block, rows)) = known {
             block.steps.push(step);
-            let [before, own] = values;
-            block.durations_s.extend_from_slice(before);
-            block.durations_s.extend_from_slice(own);
+            rows.push(row);
             return;
         }
-        self.0.push(Block {
+        let ranks = row.len() / boundaries.len().max(1);
+        let block = Block {
             boundaries: Arc::from(boundaries),
             groups: groups.map(Arc::from),
             steps: vec![step],
-            durations_s: values.concat(),
+            durations_s: Vec::new(),
             ranks,
             carried,
-        });
+        };
+        self.0.push((block, vec![row]));
     }
+
+    /// The blocks, of what ranks took in all steps.
+    fn finish(mut self, mut seconds: Vec<f64>) -> Vec<Block> {
+        if let [(block, rows)] = &mut self.0[..]
+            && let Some(place) = in_one_piece(rows)
+        {
+            // As in most windows. They may be large, and need not be copied.
+            seconds.truncate(place.end);
+            seconds.drain(..place.start);
+            block.durations_s = seconds;
+        } else {
+            for (block, rows) in &mut self.0 {
+                let rows = rows.iter().map(|row| row.of(&seconds));
+                block.durations_s = rows.collect::<Vec<_>>().concat();
+            }
+        }
+        self.0.into_iter().map(|(block, _)| block).collect()
+    }
+}
+
+impl BlockRow {
+    fn len(&self) -> usize {
+        match self {
+            Self::Lies(place) => place.len(),
+            Self::Apart(row) => row.len(),
+        }
+    }
+
+    fn of<'row>(&'row self, seconds: &'row [f64]) -> &'row [f64] {
+        match self {
+            Self::Lies(place) => &seconds[place.clone()],
+            Self::Apart(row) => row,
+        }
+    }
+}
+
+/// Where rows lie behind each other, if they do.
+fn in_one_piece(rows: &[BlockRow]) -> Option<Range<usize>> {
+    let mut all: Option<Range<usize>> = None;
+    for row in rows {
+        let BlockRow::Lies(place) = row else {
+            return None;
+        };
+        let begin = all.map_or(Some(place.start), |all| {
+            (all.end == place.start).then_some(all.start)
+        })?;
+        all = Some(begin..place.end);
+    }
+    all
 }
 
 /// `[segment][rank]`: the communicator of each issue.

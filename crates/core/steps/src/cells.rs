@@ -11,6 +11,9 @@ pub(crate) struct DeliveredSteps<'steps> {
     /// The step before the window: its rows may begin there.
     pub(crate) previous: Option<DeliveredStep<'steps>>,
     pub(crate) steps: Vec<DeliveredStep<'steps>>,
+    /// `[step][boundary][rank]`, of steps that have [`DeliveredStep::cells`]: what lies between two
+    /// cuts is in one piece, and all rows of a window mostly are.
+    pub(crate) seconds: Vec<f64>,
 }
 
 /// A step as some ranks delivered it.
@@ -33,16 +36,55 @@ impl<'steps> DeliveredSteps<'steps> {
         steps: &'steps [JobStep],
         ranks: &[u32],
     ) -> Self {
-        let previous = previous.map(|step| DeliveredStep::new(None, step, ranks));
+        let mut seconds = Vec::new();
+        let previous = previous.map(|step| DeliveredStep::new(None, step, ranks, &mut seconds));
         let mut delivered: Vec<DeliveredStep<'_>> = Vec::with_capacity(steps.len());
         for step in steps {
             let before = delivered.last().or(previous.as_ref());
-            delivered.push(DeliveredStep::new(before, step, ranks));
+            let step = DeliveredStep::new(before, step, ranks, &mut seconds);
+            if delivered.is_empty() {
+                // Steps are mostly alike, and what grows is copied again and again.
+                let cells = step.cells.as_ref().map_or(0, Cells::len);
+                seconds.reserve(cells * steps.len().saturating_sub(1));
+            }
+            delivered.push(step);
         }
         Self {
             previous,
             steps: delivered,
+            seconds,
         }
+    }
+
+    /// What ranks took between two cuts, if they went through the same boundaries of the steps these
+    /// lie in.
+    pub(crate) fn between(
+        &self,
+        before: Option<&'steps DeliveredStep<'_>>,
+        step: &'steps DeliveredStep<'_>,
+        cut: Cut,
+    ) -> Option<RowCells<'_>> {
+        let cells = step.cells.as_ref()?;
+        let Cut::After(kind) = cut else {
+            let all = 0..cells.boundaries.len();
+            return Some(RowCells {
+                lies: Some(cells.place(&all)),
+                parts: [0..0, all].map(|range| cells.range(range, &self.seconds)),
+            });
+        };
+        // Else the time between the two steps would be missing from the first segment.
+        let before = before.filter(|before| before.is_before(step) && step.follows)?;
+        let carried = before.cells.as_ref()?;
+        let from = carried.last_end(kind)? + 1..carried.boundaries.len();
+        let to = 0..cells.last_end(kind)? + 1;
+        let (first, last) = (carried.place(&from), cells.place(&to));
+        Some(RowCells {
+            lies: (first.end == last.start).then_some(first.start..last.end),
+            parts: [
+                carried.range(from, &self.seconds),
+                cells.range(to, &self.seconds),
+            ],
+        })
     }
 
     /// Each step, and the one before it.
@@ -64,7 +106,13 @@ impl<'steps> DeliveredSteps<'steps> {
 }
 
 impl<'steps> DeliveredStep<'steps> {
-    fn new(before: Option<&Self>, step: &'steps JobStep, ranks: &[u32]) -> Self {
+    /// Adds what ranks took to `seconds`.
+    fn new(
+        before: Option<&Self>,
+        step: &'steps JobStep,
+        ranks: &[u32],
+        seconds: &mut Vec<f64>,
+    ) -> Self {
         let mut delivered = Self {
             step: step.step,
             is_trained: step.is_trained(),
@@ -72,8 +120,8 @@ impl<'steps> DeliveredStep<'steps> {
             cells: None,
             follows: false,
         };
-        delivered.cells =
-            rank_rows(None, &delivered, Cut::Data).and_then(|rows| Cells::of(&rows, Issues::Kept));
+        delivered.cells = rank_rows(None, &delivered, Cut::Data)
+            .and_then(|rows| Cells::of(&rows, Issues::Kept, seconds));
         let ended = before.and_then(|before| before.cells.as_ref());
         delivered.follows = ended.is_some_and(|cells| {
             let starts = delivered
@@ -203,8 +251,9 @@ impl DeliveredStep<'_> {
 /// What ranks that go through the same boundaries take until each of them.
 pub(crate) struct Cells {
     boundaries: Vec<Boundary>,
-    /// `[boundary][rank]`: ranks are compared boundary by boundary, so these lie side by side.
-    seconds: Vec<f64>,
+    /// Where in the seconds of all steps those of these cells begin, `[boundary][rank]`: ranks are
+    /// compared boundary by boundary, so these lie side by side.
+    first: usize,
     /// `[boundary]`: whether all ranks issue that collective in the same group.
     same_group: Vec<bool>,
     /// Boundaries that lie in the step before.
@@ -213,12 +262,12 @@ pub(crate) struct Cells {
     ends: Vec<RankNs>,
 }
 
-/// What ranks took between two cuts: of the step before, and of the step.
-pub(crate) enum RowCells<'steps> {
-    /// They went through the same boundaries of both steps.
-    OfSteps([CellRange<'steps>; 2]),
-    /// Only between the cuts.
-    OfRow(Cells),
+/// What ranks took between two cuts.
+pub(crate) struct RowCells<'steps> {
+    /// Of the step before, and of the step.
+    pub(crate) parts: [CellRange<'steps>; 2],
+    /// Where the two lie behind each other in [`DeliveredSteps::seconds`], if they do.
+    pub(crate) lies: Option<Range<usize>>,
 }
 
 /// Some boundaries of cells.
@@ -231,17 +280,28 @@ pub(crate) struct CellRange<'cells> {
 }
 
 impl Cells {
-    /// `None` if there is no rank, or if boundaries differ.
-    pub(crate) fn of(rows: &[RankRow<'_>], issues: Issues) -> Option<Self> {
+    /// Adds what ranks took to `seconds`. `None` if there is no rank, or if boundaries differ.
+    pub(crate) fn of(rows: &[RankRow<'_>], issues: Issues, seconds: &mut Vec<f64>) -> Option<Self> {
+        let first = seconds.len();
+        let cells = Self::added(rows, issues, seconds);
+        if cells.is_none() {
+            seconds.truncate(first);
+        }
+        cells
+    }
+
+    fn added(rows: &[RankRow<'_>], issues: Issues, seconds: &mut Vec<f64>) -> Option<Self> {
         let first = rows.first()?;
         let firsts: Vec<&Segment> = first.segments(issues).collect();
-        let mut seconds = vec![0.0; firsts.len() * rows.len()];
+        let begin = seconds.len();
+        seconds.resize(begin + firsts.len() * rows.len(), 0.0);
         let mut same_group = vec![true; firsts.len()];
         let mut ends = Vec::with_capacity(rows.len());
         for (rank, row) in rows.iter().enumerate() {
             let mut from = row.start;
             let mut segments = row.segments(issues);
-            let places = seconds.chunks_exact_mut(rows.len()).zip(&mut same_group);
+            let places = seconds[begin..].chunks_exact_mut(rows.len());
+            let places = places.zip(&mut same_group);
             for ((places, same_group), first) in places.zip(&firsts) {
                 let segment = segments.next().filter(|segment| is_alike(segment, first))?;
                 *same_group &= segment.ending == first.ending;
@@ -257,18 +317,31 @@ impl Cells {
         let carried = first.carried.iter();
         Some(Self {
             boundaries: firsts.into_iter().map(boundary).collect(),
-            seconds,
+            first: begin,
             same_group,
             carried: carried.filter(|segment| issues.counts(segment)).count(),
             ends,
         })
     }
 
-    fn range(&self, range: Range<usize>) -> CellRange<'_> {
-        let ranks = self.seconds.len() / self.boundaries.len().max(1);
+    fn len(&self) -> usize {
+        self.boundaries.len() * self.ends.len()
+    }
+
+    /// Where those of some boundaries lie.
+    fn place(&self, range: &Range<usize>) -> Range<usize> {
+        let ranks = self.ends.len();
+        self.first + range.start * ranks..self.first + range.end * ranks
+    }
+
+    fn range<'cells>(
+        &'cells self,
+        range: Range<usize>,
+        seconds: &'cells [f64],
+    ) -> CellRange<'cells> {
         CellRange {
             boundaries: &self.boundaries[range.clone()],
-            seconds: &self.seconds[range.start * ranks..range.end * ranks],
+            seconds: &seconds[self.place(&range)],
             same_group: &self.same_group[range],
         }
     }
@@ -277,53 +350,12 @@ impl Cells {
         last_end(self.boundaries.iter().map(|boundary| boundary.ending), kind)
     }
 
-    /// Those of the step before, and those of the step.
-    pub(crate) fn ranges(&self) -> [CellRange<'_>; 2] {
+    /// Those of the step before, and those of the step; `seconds` are what they were added to.
+    pub(crate) fn parts<'cells>(&'cells self, seconds: &'cells [f64]) -> [CellRange<'cells>; 2] {
         [
-            self.range(0..self.carried),
-            self.range(self.carried..self.boundaries.len()),
+            self.range(0..self.carried, seconds),
+            self.range(self.carried..self.boundaries.len(), seconds),
         ]
-    }
-}
-
-impl<'steps> RowCells<'steps> {
-    /// `None` if a rank did not deliver the row, or if boundaries differ.
-    pub(crate) fn between(
-        before: Option<&'steps DeliveredStep<'_>>,
-        step: &'steps DeliveredStep<'_>,
-        cut: Cut,
-    ) -> Option<Self> {
-        let alike = match (cut, before) {
-            (Cut::Data, _) => step
-                .cells
-                .as_ref()
-                .map(|cells| [cells.range(0..0), cells.range(0..cells.boundaries.len())]),
-            // Else the time between the two steps would be missing from the first segment.
-            (Cut::After(kind), Some(before)) if before.is_before(step) && step.follows => before
-                .cells
-                .as_ref()
-                .zip(step.cells.as_ref())
-                .and_then(|(carried, cells)| {
-                    let (from, to) = (carried.last_end(kind)? + 1, cells.last_end(kind)? + 1);
-                    Some([
-                        carried.range(from..carried.boundaries.len()),
-                        cells.range(0..to),
-                    ])
-                }),
-            _ => None,
-        };
-        if let Some(ranges) = alike {
-            return Some(Self::OfSteps(ranges));
-        }
-        let rows = rank_rows(before, step, cut)?;
-        Cells::of(&rows, Issues::Kept).map(Self::OfRow)
-    }
-
-    pub(crate) fn ranges(&self) -> [CellRange<'_>; 2] {
-        match self {
-            Self::OfSteps(ranges) => *ranges,
-            Self::OfRow(cells) => cells.ranges(),
-        }
     }
 }
 

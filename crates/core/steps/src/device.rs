@@ -405,7 +405,7 @@ impl DeviceClock {
         // Devices meet where streams join, not where hosts issue, so their own times choose the
         // cut.
         let ChosenCut { cut, meeting, .. } = choose_cut(&steps);
-        let mut window = build_cut(&steps, ranks, cut)?;
+        let mut window = build_cut(steps, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.
         window.incomplete_steps = 0;
@@ -475,7 +475,7 @@ fn durations_s(
     cut: Cut,
 ) -> Option<Vec<Vec<f64>>> {
     let steps = plane(sampled, clock);
-    let window = build_cut(&DeliveredSteps::new(None, &steps, ranks), ranks, cut)?;
+    let window = build_cut(DeliveredSteps::new(None, &steps, ranks), ranks, cut)?;
     Some(
         window
             .blocks

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting};
 
-use crate::cells::{CellRange, DeliveredSteps, RowCells};
+use crate::cells::{CellRange, Cells, DeliveredSteps, Issues, rank_rows};
 
 /// Share of steps in which a stage must hold a collective for the cut to rely on it.
 const REGULAR_SHARE: f64 = 0.8;
@@ -153,10 +153,18 @@ impl CandidateCut {
             takes_s: vec![Vec::new(); followed],
         };
         let mut ends_s = vec![0.0; ranks];
+        let mut seconds = Vec::new();
         for (before, step) in steps.pairs() {
             // Ranks are compared at each boundary, so they must have the same ones.
-            if let Some(cells) = RowCells::between(before, step, cut) {
-                measured.add(cells.ranges(), &mut ends_s);
+            if let Some(row) = steps.between(before, step, cut) {
+                measured.add(row.parts, &mut ends_s);
+                continue;
+            }
+            seconds.clear();
+            let rows = rank_rows(before, step, cut);
+            let cells = rows.and_then(|rows| Cells::of(&rows, Issues::Kept, &mut seconds));
+            if let Some(cells) = cells {
+                measured.add(cells.parts(&seconds), &mut ends_s);
             }
         }
         measured

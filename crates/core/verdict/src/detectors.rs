@@ -49,7 +49,12 @@ macro_rules! detectors {
                 let mut said = Vec::new();
                 // Not through `all_mut`: each mark passes here, most methods take no marks, and
                 // hardly ever is anything said.
-                $(said.append(&mut self.$name.observe(input, context));)*
+                $(
+                    let new = self.$name.observe(input, context);
+                    if !new.is_empty() {
+                        said.extend(new);
+                    }
+                )*
                 said
             }
 

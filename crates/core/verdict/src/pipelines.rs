@@ -322,6 +322,9 @@ impl Detector for Pipelines {
             }
             Input::Mark { rank, mark } => {
                 let new = self.mark(*rank, mark, |step| context.is_left_out(step));
+                if new.is_empty() {
+                    return Vec::new();
+                }
                 let claims = new.into_iter().filter_map(|new| self.claim(new, context));
                 claims.map(Announcement::Found).collect()
             }

@@ -28,10 +28,13 @@ impl MarkStreams {
 
     /// The stage that an event of a rank names.
     pub(super) fn stage(&self, rank: u32, event: &Event) -> StageId {
-        let stream = self.streams.get(&rank).zip(event.name());
-        let stage = stream.and_then(|(stream, name)| stream.stages.get(usize::from(name)));
+        // Most events name none: of these nothing is looked up.
+        let stage = event.name().and_then(|name| {
+            let stages = &self.streams.get(&rank)?.stages;
+            stages.get(usize::from(name)).copied()
+        });
         // Without one if the name found no room in the rank's table.
-        stage.copied().unwrap_or(StageId::OTHER)
+        stage.unwrap_or(StageId::OTHER)
     }
 
     /// Takes a mark of a rank, in `stage`; the step that it ends.
