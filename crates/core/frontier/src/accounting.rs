@@ -44,6 +44,7 @@ pub struct RowAccount {
     /// Makespan if a stage had taken its baseline on every rank, a value a stage slot;
     /// empty without a baseline.
     pub relieved_s: Vec<f64>,
+    scratch: ChunkScratch,
 }
 
 impl RowAccount {
@@ -90,10 +91,9 @@ pub fn account_row(
             .relieved_s
             .resize(baseline.stages(), f64::NEG_INFINITY);
     }
-    let mut scratch = ChunkScratch::default();
     for first in (0..ranks).step_by(RANK_CHUNK) {
         let chunk = first..ranks.min(first + RANK_CHUNK);
-        account_chunk(row, ranks, slots, baseline, chunk, &mut scratch, account);
+        account_chunk(row, ranks, slots, baseline, chunk, account);
     }
     // Only now: while there are chunks to come a frontier is not yet that of all ranks.
     let mut previous = 0.0;
@@ -103,7 +103,8 @@ pub fn account_row(
     }
 }
 
-#[derive(Default)]
+/// Working memory of one chunk, written over by the next.
+#[derive(Clone, Debug, Default)]
 struct ChunkScratch {
     prefixes: Vec<f64>,
     /// `[stage][rank]`: time of the stage so far.
@@ -117,16 +118,20 @@ fn account_chunk(
     slots: &[usize],
     baseline: Option<&StageBaseline>,
     chunk: Range<usize>,
-    scratch: &mut ChunkScratch,
     account: &mut RowAccount,
 ) {
+    let RowAccount {
+        fronts,
+        relieved_s,
+        scratch,
+    } = account;
     let (first, count) = (chunk.start, chunk.len());
     scratch.prefixes.clear();
     scratch.prefixes.resize(count, 0.0);
     let stages = baseline.map_or(0, StageBaseline::stages);
     scratch.totals.clear();
     scratch.totals.resize(stages * count, 0.0);
-    for (boundary, (slot, front)) in slots.iter().zip(&mut account.fronts).enumerate() {
+    for (boundary, (slot, front)) in slots.iter().zip(fronts).enumerate() {
         let from = boundary * ranks + first;
         let durations = &row[from..from + count];
         let (largest, second) = add_and_find_top2(&mut scratch.prefixes, durations);
@@ -155,7 +160,7 @@ fn account_chunk(
     // Behind the last boundary, for totals are of the step: a stage that has several micro-steps is
     // cut to its baseline as a whole (docs/math/frontier.md).
     let Some(baseline) = baseline else { return };
-    for (slot, relieved) in account.relieved_s.iter_mut().enumerate() {
+    for (slot, relieved) in relieved_s.iter_mut().enumerate() {
         let totals = &scratch.totals[slot * count..(slot + 1) * count];
         let (slot, first) = (StageSlot(slot), RankColumn(first));
         let largest = baseline.largest_relieved(slot, first, &scratch.prefixes, totals);
