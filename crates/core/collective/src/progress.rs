@@ -266,12 +266,11 @@ impl Collectives {
             completed: false,
             left: false,
         };
-        match group.last.get_mut(&rank) {
-            Some(last) => *last = issued,
-            None => {
-                group.members.insert(rank);
-                group.last.insert(rank, issued);
-            }
+        if let Some(last) = group.last.get_mut(&rank) {
+            *last = issued;
+        } else {
+            group.members.insert(rank);
+            group.last.insert(rank, issued);
         }
     }
 
