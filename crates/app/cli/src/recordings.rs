@@ -84,7 +84,8 @@ pub(crate) fn for_each_job(
                     traces.entry(folder).or_insert_with(Vec::new).extend(ranks);
                 }
                 Ok(Loaded::Other(Recording::Part(part))) => {
-                    snapshots.entry(folder).or_insert_with(Vec::new).push(part);
+                    let parts = snapshots.entry(folder).or_insert_with(Vec::new);
+                    parts.push((file.to_owned(), part));
                 }
                 Ok(Loaded::Other(recording)) => {
                     let id = file.display().to_string();
@@ -125,8 +126,13 @@ pub(crate) fn for_each_job(
         say(&format!("laggard: left out: {}", refused(error)));
     }
     for (folder, parts) in snapshots {
-        let id = folder.display().to_string();
-        let snapshot = Snapshot::new(parts);
+        // Logs of several jobs often lie in one folder, and are read one by one.
+        let whole = match &parts[..] {
+            [(file, _)] => file,
+            _ => &folder,
+        };
+        let id = whole.display().to_string();
+        let snapshot = Snapshot::new(parts.into_iter().map(|(_, part)| part).collect());
         snapshot.check_layout(settings).with_context(|| {
             format!("the layout is not that of {id}: correct --tp, --pp and their like")
         })?;

@@ -334,7 +334,7 @@ pub enum PrintedNote {
         /// The error.
         error: String,
     },
-    /// torchrun saw a rank end first.
+    /// The launcher saw a rank end first.
     FirstEnded {
         /// Which.
         rank: u32,
@@ -343,7 +343,7 @@ pub enum PrintedNote {
         /// Those that ended in the same second.
         with_it: Vec<u32>,
     },
-    /// torchrun saw a process of a host end first, and which rank that is is unknown.
+    /// The launcher saw a process of a host end first, and which rank that is is unknown.
     FirstOfHost {
         /// Its number on the host.
         local_rank: u32,
@@ -352,12 +352,28 @@ pub enum PrintedNote {
     },
     /// torchrun saw these ranks end, and which was the first is unknown.
     Ended(Vec<u32>),
+    /// The launcher of a host saw a process end with this exit code, and does not say which.
+    EndedSomewhere(i32),
+    /// Slurm saw tasks end.
+    SlurmTasks {
+        /// As Slurm lists them.
+        tasks: String,
+        /// Their host.
+        host: String,
+        /// How, in Slurm's words.
+        how: String,
+    },
     /// The watchdog of this rank got stuck itself.
     StuckWatchdog(u32),
     /// A rank lost the connection to a process at this address.
     LostPeer(String),
     /// PyTorch found that these ranks call different collectives.
     Differ([u32; 2]),
+    /// These ranks, as some group counts them, did not come to its `monitored_barrier`.
+    MissedBarrier(Vec<u32>),
+    /// Ranks by the collective that they were last about to call, the least number first; which
+    /// groups these are of is unknown.
+    LastCalls(Vec<(Vec<u32>, String)>),
     /// Collectives of these ranks timed out, and have no numbers.
     Unnumbered(Vec<u32>),
     /// Collectives of these ranks timed out, and no line names their group.

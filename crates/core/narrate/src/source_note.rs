@@ -285,7 +285,7 @@ fn printed(note: &PrintedNote) -> String {
                 format!("; {} ended in the same second", who(with_it))
             };
             let how = death::how(*code);
-            format!("torchrun saw rank {rank} end first, {how}{also}")
+            format!("the launcher saw rank {rank} end first, {how}{also}")
         }
         PrintedNote::FirstOfHost { local_rank, code } => format!(
             "torchrun saw the process with local rank {local_rank} of its host end first, {}: its \
@@ -295,6 +295,20 @@ fn printed(note: &PrintedNote) -> String {
         PrintedNote::Ended(ranks) => format!(
             "torchrun saw {} end, and which rank was the first is not in this log",
             who(ranks)
+        ),
+        PrintedNote::EndedSomewhere(code) => format!(
+            "a process ended {}, and its launcher does not say which: the command that DeepSpeed \
+             prints is that of the process that it started last",
+            death::how(*code)
+        ),
+        PrintedNote::SlurmTasks { tasks, host, how } => format!(
+            "Slurm saw {} {tasks} of {host} end: {how}; a task is a rank only where srun starts each \
+             rank itself",
+            if tasks.contains([',', '-']) {
+                "tasks"
+            } else {
+                "task"
+            }
         ),
         PrintedNote::StuckWatchdog(rank) => format!(
             "the watchdog of rank {rank} got stuck itself: a call of CUDA or NCCL does not return \
@@ -308,6 +322,24 @@ fn printed(note: &PrintedNote) -> String {
         PrintedNote::Differ([one, other]) => format!(
             "PyTorch compared ranks {one} and {other} and found that they call different collectives"
         ),
+        PrintedNote::MissedBarrier(ranks) => format!(
+            "monitored_barrier gave up waiting for {}, as the group that it was called for counts its \
+             ranks",
+            who(ranks)
+        ),
+        PrintedNote::LastCalls(calls) => {
+            let sides = calls.iter().map(|(of, call)| format!("{} {call}", who(of)));
+            let sides = sides.collect::<Vec<_>>().join(", ");
+            let behind = match calls.len() {
+                1 => "",
+                // No claim: each group numbers its own.
+                _ => {
+                    "; no line names their groups: only if they are of one group, the rank with the \
+                     lowest number is behind"
+                }
+            };
+            format!("collectives that ranks were last about to call: {sides}{behind}")
+        }
         PrintedNote::Unnumbered(ranks) => format!(
             "collectives of {} timed out, and PyTorch before 1.13 does not number them: {BEHIND}",
             who(ranks)
@@ -436,11 +468,11 @@ mod tests {
         assert_eq!(
             said,
             [
-                "torchrun saw rank 1 end first, with exit code 1; ranks 0,2 ended in the same second",
-                "torchrun saw rank 1 end first, by signal 9 (SIGKILL); rank 3 ended in the same second",
-                "torchrun saw rank 1 end first, by signal 6 (SIGABRT), with which watchdogs end processes \
+                "the launcher saw rank 1 end first, with exit code 1; ranks 0,2 ended in the same second",
+                "the launcher saw rank 1 end first, by signal 9 (SIGKILL); rank 3 ended in the same second",
+                "the launcher saw rank 1 end first, by signal 6 (SIGABRT), with which watchdogs end processes \
                  as well",
-                "torchrun saw rank 1 end first, by signal 64",
+                "the launcher saw rank 1 end first, by signal 64",
             ]
         );
     }

@@ -90,7 +90,9 @@ pub fn load_watched(
     Err(match refused {
         // Only a document that is meant for us has mistakes worth telling.
         FormatError::Json { ref place, .. } if place == "[0]" => {
-            let found = "it is a JSON list, and not of lists".to_owned();
+            let found = "it is neither a JSON list of lists nor what a watchdog, a launcher or \
+                         PyTorch's checks of collectives print"
+                .to_owned();
             FormatError::Unknown {
                 path: path.to_owned(),
                 found,

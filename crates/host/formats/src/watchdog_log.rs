@@ -1,4 +1,4 @@
-//! What a dead job has printed: lines of PyTorch's NCCL watchdog and of torchrun, among whatever else.
+//! What a dead job has printed: lines of PyTorch's NCCL watchdog and of launchers, among whatever else.
 //!
 //! Ranks print how many collectives of a group they have enqueued and how many have completed when
 //! one of them times out. A log is partial and unordered: who printed first proves nothing, and of a
@@ -18,7 +18,7 @@ mod ended;
 mod record;
 mod said;
 
-use ended::Summary;
+use ended::{SlurmTasks, Summary};
 use record::Records;
 use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
 
@@ -44,6 +44,10 @@ pub(crate) struct WatchdogLog {
     /// Ranks whose watchdog does not get on itself.
     stuck: BTreeSet<u32>,
     differing: Vec<[Fingerprint; 2]>,
+    /// What each rank was last about to do, where PyTorch prints each call.
+    calls: BTreeMap<u32, Work>,
+    /// Ranks, as their group counts them, that did not come to a `monitored_barrier`.
+    missed_barrier: BTreeSet<u32>,
     lost_peers: BTreeSet<String>,
     summary: Summary,
     earlier_starts: u64,
@@ -125,9 +129,10 @@ impl WatchdogLog {
             && self.errors.is_empty()
             && self.stuck.is_empty()
             && self.differing.is_empty()
+            && self.calls.is_empty()
+            && self.missed_barrier.is_empty()
             && self.lost_peers.is_empty()
-            && self.summary.ended.is_empty()
-            && self.summary.on_host.is_none()
+            && self.summary.is_empty()
     }
 
     fn take(&mut self, record: &str) {
@@ -156,6 +161,8 @@ impl WatchdogLog {
                     self.differing.push(both);
                 }
             }
+            Some(Said::Calls(called)) => _ = self.calls.insert(called.rank, called.work),
+            Some(Said::MissedBarrier(ranks)) => self.missed_barrier.extend(ranks),
             Some(Said::Raised {
                 rank,
                 error,
@@ -270,9 +277,13 @@ impl WatchdogLog {
             all.errors.extend(log.errors.clone());
             all.stuck.extend(&log.stuck);
             all.differing.extend(log.differing.clone());
+            all.calls.extend(log.calls.clone());
+            all.missed_barrier.extend(&log.missed_barrier);
             all.lost_peers.extend(log.lost_peers.clone());
             all.summary.ended.extend(log.summary.ended.clone());
             all.summary.on_host = all.summary.on_host.or(log.summary.on_host);
+            all.summary.somewhere = all.summary.somewhere.or(log.summary.somewhere);
+            all.summary.tasks.extend(log.summary.tasks.clone());
             // Logs of several ranks tell of the same starts: a sum would count them several times.
             all.earlier_starts = all.earlier_starts.max(log.earlier_starts);
         }
@@ -633,15 +644,44 @@ impl WatchdogLog {
         } else if let Some((local_rank, code)) = self.summary.on_host {
             notes.push(PrintedNote::FirstOfHost { local_rank, code });
         }
+        notes.extend(self.summary.somewhere.map(PrintedNote::EndedSomewhere));
+        let tasks = self.summary.tasks.iter().cloned();
+        notes.extend(
+            tasks.map(|SlurmTasks { tasks, host, how }| PrintedNote::SlurmTasks {
+                tasks,
+                host,
+                how,
+            }),
+        );
         notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
         notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
         let differing = self.differing.iter();
         notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));
+        if !self.missed_barrier.is_empty() {
+            let missed = self.missed_barrier.iter().copied();
+            notes.push(PrintedNote::MissedBarrier(missed.collect()));
+        }
+        if !self.calls.is_empty() {
+            notes.push(PrintedNote::LastCalls(self.last_calls()));
+        }
         self.timeout_notes(&mut notes);
         if self.earlier_starts > 0 {
             notes.push(PrintedNote::Starts(self.earlier_starts + 1));
         }
         notes
+    }
+
+    /// Ranks by what they were last about to do, the least number first.
+    fn last_calls(&self) -> Vec<(Vec<u32>, String)> {
+        let mut by_call: BTreeMap<(u64, &str), Vec<u32>> = BTreeMap::new();
+        for (rank, work) in &self.calls {
+            let ranks = by_call.entry((work.number, &work.op)).or_default();
+            ranks.push(*rank);
+        }
+        let calls = by_call.into_iter().take(MAX_NOTED);
+        calls
+            .map(|((number, op), ranks)| (ranks, format!("{op} #{number}")))
+            .collect()
     }
 
     /// Of collectives that timed out and are of no group that is known.

@@ -680,7 +680,7 @@ fn a_folder_is_searched_and_what_is_no_recording_is_skipped() {
     assert!(text(&output.stdout).contains("matrix.json: 2 ranks, 9 steps"));
     assert_snapshot!(text(&output.stderr).replace(path, "FOLDER"), @r#"
     laggard: skipped: FOLDER/config.json is not a recording laggard knows: it is a JSON object without a schema
-    laggard: skipped: FOLDER/losses.json is not a recording laggard knows: it is a JSON list, and not of lists
+    laggard: skipped: FOLDER/losses.json is not a recording laggard knows: it is neither a JSON list of lists nor what a watchdog, a launcher or PyTorch's checks of collectives print
     laggard: skipped: FOLDER/notes.txt is not a recording laggard knows: it begins with 's' (byte 115)
     laggard: skipped: FOLDER/other.json is not a recording laggard knows: its schema is "somebody/1"
     "#);

@@ -1,4 +1,4 @@
-//! Which processes ended how, as torchrun reports it.
+//! Which processes ended how, as launchers report it: torchrun, Open MPI, Slurm, DeepSpeed.
 
 use super::record::squeezed;
 use super::said::{MAX_RANKS, number};
@@ -8,7 +8,10 @@ const OF_OTHERS: [i32; 4] = [-1, -2, -6, -15];
 /// Characters of `2026-01-01_00:00:00`.
 const TIME_LEN: usize = 19;
 
-/// A process that torchrun saw end.
+/// Tasks of Slurm that are listed at most.
+const MAX_TASKS: usize = 8;
+
+/// A process that a launcher saw end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) rank: u32,
@@ -16,24 +19,59 @@ pub(super) struct Ended {
     pub(super) code: i32,
     time: String,
     pid: u64,
-    /// Whether torchrun calls it the first.
+    /// Whether the launcher calls it the first.
     is_first: bool,
 }
 
-/// Reads torchrun's summary, line by line.
+/// Tasks that Slurm saw end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlurmTasks {
+    /// As Slurm lists them, `0-3,7`.
+    pub(super) tasks: String,
+    pub(super) host: String,
+    /// In its words.
+    pub(super) how: String,
+}
+
+/// Reads what launchers say of processes that ended, line by line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
     pub(super) ended: Vec<Ended>,
     /// The first that failed on a host, and its number on it, which may not be its rank.
     pub(super) on_host: Option<(u32, i32)>,
+    /// Exit code of a process of which only that is known.
+    pub(super) somewhere: Option<i32>,
+    /// The first that did not end for the sake of others.
+    pub(super) tasks: Vec<SlurmTasks>,
     time: String,
     rank: Option<u32>,
     is_first: bool,
 }
 
 impl Summary {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ended.is_empty()
+            && self.on_host.is_none()
+            && self.somewhere.is_none()
+            && self.tasks.is_empty()
+    }
+
     /// Takes a record; whether it shows that the job was started anew since an earlier summary.
     pub(super) fn take(&mut self, record: &str) -> bool {
+        if let Some((_, ended)) = record.split_once("exits with return code = ") {
+            // DeepSpeed prints the command that it started last, not that of the process that ended.
+            self.somewhere = self.somewhere.or(exit_code(ended));
+            return false;
+        }
+        if let Some((_, ended)) = record.split_once("srun: error: ") {
+            let tasks = SlurmTasks::read(ended).filter(|it| !self.tasks.contains(it));
+            let room = MAX_TASKS.saturating_sub(self.tasks.len());
+            self.tasks.extend(tasks.into_iter().take(room));
+            return false;
+        }
+        if let Some((_, ended)) = record.split_once("noticed that process rank ") {
+            return self.take_of_mpi(ended);
+        }
         // Its lines are short, and most of a log's are others.
         // With padding, as torchrun aligns its colons: the word `time` alone is in most logs.
         let is_of_summary = ["exitcode", "local_rank", "time  ", "Root Cause (first"];
@@ -61,6 +99,20 @@ impl Summary {
             self.time = time.chars().take(TIME_LEN).collect();
         }
         false
+    }
+
+    /// `7 with PID 12 on node a exited on signal 9 (Killed).`
+    fn take_of_mpi(&mut self, ended: &str) -> bool {
+        let after = |word| ended.split_once(word).map(|(_, rest)| rest);
+        let rank = number(ended).filter(|rank| *rank < MAX_RANKS);
+        let signal = after(" exited on signal ").and_then(number::<i32>);
+        let (Some(rank), Some(signal)) = (rank, signal) else {
+            return false;
+        };
+        // Of all that end `mpirun` reports the first.
+        self.is_first = true;
+        let pid = after(" with PID ").and_then(number).unwrap_or_default();
+        self.end(rank, -signal, pid)
     }
 
     fn end(&mut self, rank: u32, code: i32, pid: u64) -> bool {
@@ -104,6 +156,27 @@ impl Ended {
     fn by_itself(&self) -> bool {
         // Launchers end the others with these.
         !matches!(self.code, -15 | -9)
+    }
+}
+
+impl SlurmTasks {
+    /// `node7: task 0: Out Of Memory`, unless tasks ended for the sake of others.
+    fn read(ended: &str) -> Option<Self> {
+        let (host, rest) = ended.split_once(": task")?;
+        let (tasks, how) = rest.trim_start_matches('s').split_once(": ")?;
+        let (tasks, how) = (tasks.trim(), how.trim_end());
+        let is_list = !tasks.is_empty()
+            && tasks
+                .chars()
+                .all(|c| c.is_ascii_digit() || ",-".contains(c));
+        let of_others = ["Terminated", "Aborted"]
+            .iter()
+            .any(|it| how.starts_with(it));
+        (is_list && !of_others).then(|| Self {
+            tasks: tasks.to_owned(),
+            host: host.to_owned(),
+            how: how.to_owned(),
+        })
     }
 }
 

@@ -53,6 +53,10 @@ pub(super) enum Said {
     OfWatchdog(u32),
     /// PyTorch compared what two ranks were about to do.
     Differ([Fingerprint; 2]),
+    /// A rank was about to do this.
+    Calls(Fingerprint),
+    /// These ranks of some group did not come to its `monitored_barrier`.
+    MissedBarrier(Vec<u32>),
     /// The other end of a connection has gone.
     LostPeer(String),
     /// The launcher starts all ranks anew.
@@ -110,6 +114,12 @@ pub(super) fn said(record: &str) -> Option<Said> {
     if record.contains("mismatch between collectives") {
         return differ(&squeezed(record)).map(Said::Differ);
     }
+    if record.contains("CollectiveFingerPrint(") {
+        return calls(&squeezed(record), rank).map(Said::Calls);
+    }
+    if record.contains("monitoredBarrier") {
+        return missed_barrier(&squeezed(record)).map(Said::MissedBarrier);
+    }
     // Folds may part words.
     if record.contains("ProcessGroupNCCL") || record.contains("[PG ") || record.contains("atchdog")
     {
@@ -163,7 +173,8 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
             of_device: true,
         });
     }
-    if said.contains("gotstuckfor") {
+    // PyTorch 2.2 to 2.4 print both, of some ranks only the first.
+    if said.contains("Heartbeatmonitortimedout") || said.contains("gotstuckfor") {
         return Some(Said::Stuck(rank));
     }
     if let (Some(group), Some(progress)) = (group, counts(said)) {
@@ -200,25 +211,46 @@ fn op_of(text: &str) -> Option<String> {
 fn differ(said: &str) -> Option<[Fingerprint; 2]> {
     let mut both = said.split("isrunningcollective:CollectiveFingerPrint(");
     let [before, first, second] = [both.next()?, both.next()?, both.next()?];
-    let fingerprint = |before: &str, text: &str| {
-        let shape = text
-            .split(")))")
-            .next()?
-            .split_once("TensorShape=")
-            .and_then(|(_, shape)| shape.split(']').next());
-        Some(Fingerprint {
-            rank: number(before.rsplit_once("Rank")?.1).filter(|rank| *rank < MAX_RANKS)?,
-            work: Work {
-                // The first may be 0, which stands for none.
-                number: count(text.split_once("SequenceNumber=")?.1)?.max(1),
-                op: op_of(text)?,
-                detail: shape.map_or_else(String::new, |shape| {
-                    format!("(shape {}])", shape.replace(',', ", "))
-                }),
-            },
-        })
-    };
     Some([fingerprint(before, first)?, fingerprint(first, second)?])
+}
+
+/// `[Rank2]Runningcollective:CollectiveFingerPrint(SequenceNumber=7,OpType=…`, which is printed of each
+/// call. The rank is the place in some group, unless a header has that of the job.
+fn calls(said: &str, printed_by: Option<u32>) -> Option<Fingerprint> {
+    let (before, text) = said.split_once("Runningcollective:CollectiveFingerPrint(")?;
+    let mut called = fingerprint(before, text)?;
+    called.rank = printed_by.unwrap_or(called.rank);
+    Some(called)
+}
+
+/// What a rank was about to do; the rank is the last before it.
+fn fingerprint(before: &str, text: &str) -> Option<Fingerprint> {
+    let shape = text
+        .split(")))")
+        .next()?
+        .split_once("TensorShape=")
+        .and_then(|(_, shape)| shape.split(']').next());
+    Some(Fingerprint {
+        rank: number(before.rsplit_once("Rank")?.1).filter(|rank| *rank < MAX_RANKS)?,
+        work: Work {
+            // The first may be 0, which stands for none.
+            number: count(text.split_once("SequenceNumber=")?.1)?.max(1),
+            op: op_of(text)?,
+            detail: shape.map_or_else(String::new, |shape| {
+                format!("(shape {}])", shape.replace(',', ", "))
+            }),
+        },
+    })
+}
+
+/// `Rank1failedtopassmonitoredBarrierin…`, or `Ranks1,2failed…`.
+fn missed_barrier(said: &str) -> Option<Vec<u32>> {
+    let (before, _) = said.split_once("failedtopassmonitoredBarrier")?;
+    let (_, ranks) = before.rsplit_once("Rank")?;
+    let ranks = ranks.trim_start_matches('s').split(',');
+    ranks
+        .map(|rank| rank.parse().ok().filter(|rank| *rank < MAX_RANKS))
+        .collect()
 }
 
 /// What a rank has enqueued and completed, without white space; -1 is none.

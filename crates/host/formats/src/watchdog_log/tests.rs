@@ -392,3 +392,67 @@ fn a_peer_that_has_gone_is_noted() {
                 peer [10.0.0.7]:10895";
     assert_eq!(notes(text), [PrintedNote::LostPeer("10.0.0.7".to_owned())]);
 }
+
+#[test]
+fn calls_that_pytorch_prints_are_notes() {
+    let call = |rank: u32, number: u64| {
+        format!(
+            "[I ProcessGroupWrapper.cpp:562] [Rank {rank}] Running collective: \
+             CollectiveFingerPrint(SequenceNumber={number}, OpType=ALLREDUCE, TensorShape=[], \
+             TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default)))\n"
+        )
+    };
+    let log = [call(0, 7), call(1, 7), call(0, 8), call(2, 8)].concat();
+    let calls = [(vec![1], "ALLREDUCE #7"), (vec![0, 2], "ALLREDUCE #8")];
+    let calls = calls.map(|(ranks, call)| (ranks, call.to_owned()));
+    assert_eq!(notes(&log), [PrintedNote::LastCalls(calls.into())]);
+    // Which group each line is of is unknown: nobody is accused.
+    assert_eq!(entries(&log), []);
+}
+
+#[test]
+fn ranks_that_a_barrier_waited_for_are_a_note() {
+    let missed = |log: &str| match &notes(log)[..] {
+        [PrintedNote::MissedBarrier(ranks)] => ranks.clone(),
+        notes => panic!("{notes:?}"),
+    };
+    let one = "[rank0]:[E1 0:0:0 ProcessGroupGloo.cpp:143] [Rank 0]: Rank 1 failed to pass \
+               monitoredBarrier in 1800000 ms";
+    assert_eq!(missed(one), [1]);
+    let several = "RuntimeError: [Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 5000 ms\n\
+                   [rank2]: RuntimeError: Rank 2 successfully reached monitoredBarrier, but received \
+                   errors while waiting for send/recv from rank 0.";
+    assert_eq!(missed(several), [1, 12]);
+}
+
+#[test]
+fn a_heartbeat_that_timed_out_is_a_watchdog_that_is_stuck() {
+    let timed_out = |rank: u32| {
+        format!(
+            "[rank{rank}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {rank}] Heartbeat monitor timed \
+             out! Process will be terminated after dumping debug info. workMetaList_.size()=84\n"
+        )
+    };
+    let log = [timed_out(1), timed_out(0)].concat();
+    assert_eq!(notes(&log), [0, 1].map(PrintedNote::StuckWatchdog));
+}
+
+#[test]
+fn other_launchers_say_what_ended() {
+    let mpi =
+        "mpirun noticed that process rank 7 with PID 12 on node a exited on signal 9 (Killed).";
+    let killed = inputs(mpi).into_iter().find_map(|input| match input {
+        Input::Killed { rank, signal } => Some((rank, signal)),
+        _ => None,
+    });
+    assert_eq!(killed, Some((7, Some(9))));
+    // The command is that of another process than the one that ended.
+    let deepspeed = "[2026-01-02 03:04:05,678] [ERROR] [launch.py:321:sigkill_handler] ['python', '-u', \
+                     'a.py', '--local_rank=3'] exits with return code = -9\n";
+    assert_eq!(notes(deepspeed), [PrintedNote::EndedSomewhere(-9)]);
+    let slurm = "srun: error: node7: tasks 4-6: Terminated\n\
+                 srun: error: node7: task 3: Out Of Memory\n\
+                 srun: error: Unable to create step\n";
+    let [tasks, host, how] = ["3", "node7", "Out Of Memory"].map(str::to_owned);
+    assert_eq!(notes(slurm), [PrintedNote::SlurmTasks { tasks, host, how }]);
+}
