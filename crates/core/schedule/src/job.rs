@@ -6,6 +6,7 @@ use crate::iterations::{Iterations, RankMarker, Wide, wide_lanes};
 use crate::lanes::{LaneCalls, LaneKind, lanes_of, median};
 use crate::lateness::{AlignedLanes, CallLateness, lateness};
 use crate::passes::{IterationCalls, PointToPoint, SeenBlock, apart_ns, between, blocks, plans};
+use crate::plan::StageOfAll;
 use crate::shape::{PipelineEnd, layer_lane, layout};
 use crate::{Axis, Gap, Graph, Layout, LayoutError, RankCalls, Scheme, Sizes};
 
@@ -205,7 +206,8 @@ impl LoggedJob {
             return None;
         }
         let mut best: Option<(usize, Scheme, Graph)> = None;
-        for (scheme, plan) in plans(stages, self.ranks[middle.at].stage as u32, sends) {
+        let stage = self.ranks[middle.at].stage as u32;
+        for (scheme, plan) in plans(StageOfAll { stage, stages }, sends) {
             let Ok(graph) = Graph::new(plan) else {
                 continue;
             };

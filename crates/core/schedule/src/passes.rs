@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use model::{CollectiveOp, Pass, PipelineBlock};
 
 use crate::lanes::LaneCall;
+use crate::plan::StageOfAll;
 use crate::{Plan, Scheme};
 
 /// Schedules that are tried, most usual first. Calls do not tell zero bubble from 1F1B: weights
@@ -17,7 +18,10 @@ fn schemes() -> impl Iterator<Item = Scheme> {
 }
 
 /// Schedules that have as many sends as a rank of this stage was seen to issue.
-pub(crate) fn plans(stages: u32, stage: u32, sends: u32) -> impl Iterator<Item = (Scheme, Plan)> {
+pub(crate) fn plans(
+    StageOfAll { stage, stages }: StageOfAll,
+    sends: u32,
+) -> impl Iterator<Item = (Scheme, Plan)> {
     schemes().filter_map(move |scheme| {
         let chunks = if let Scheme::Interleaved { chunks } = scheme {
             chunks

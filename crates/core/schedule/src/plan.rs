@@ -27,6 +27,14 @@ pub(crate) fn mark(step: u32, at_ns: u64, event: model::Event) -> model::Mark {
     }
 }
 
+/// One of the stages of a pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageOfAll {
+    pub(crate) stage: u32,
+    /// How many there are.
+    pub(crate) stages: u32,
+}
+
 /// In which order each stage of a pipeline works: a schedule, as data.
 ///
 /// # Shape
@@ -77,7 +85,8 @@ impl Scheme {
         } else {
             1
         };
-        let orders = (0..stages).map(|stage| self.order(stage, stages, microbatches));
+        let orders =
+            (0..stages).map(|stage| self.order(StageOfAll { stage, stages }, microbatches));
         Plan {
             stages: orders.collect(),
             chunks,
@@ -85,7 +94,8 @@ impl Scheme {
     }
 
     /// The blocks of one stage in the order of their execution.
-    fn order(self, stage: u32, stages: u32, microbatches: u32) -> Vec<PipelineBlock> {
+    fn order(self, of: StageOfAll, microbatches: u32) -> Vec<PipelineBlock> {
+        let StageOfAll { stage, stages } = of;
         match self {
             Self::GPipe => all(Pass::Forward, microbatches)
                 .chain(all(Pass::Backward, microbatches))
@@ -106,7 +116,7 @@ impl Scheme {
                 alternate(forwards, backwards, warmup)
             }
             Self::ZeroBubble => {
-                let passes = Self::OneForwardOneBackward.order(stage, stages, microbatches);
+                let passes = Self::OneForwardOneBackward.order(of, microbatches);
                 let mut order = Vec::new();
                 for done in passes {
                     order.push(done);

@@ -1,4 +1,4 @@
-use model::{PassRatios, PassSpread, Removal, SlowdownCause, WhatIf};
+use model::{PassRatios, PassSpread, RankColumn, Removal, SlowdownCause, WhatIf};
 
 use crate::OpKind::{self, BackwardCompute, ForwardCompute};
 use crate::PipelineTrace;
@@ -114,7 +114,7 @@ impl<'a> Passes<'a> {
     }
 
     /// Durations of one operation on one data-parallel rank over the steps.
-    fn of(&self, op: usize, dp_rank: usize) -> impl Iterator<Item = f64> {
+    fn of(&self, op: usize, RankColumn(dp_rank): RankColumn) -> impl Iterator<Item = f64> {
         self.trace
             .durations(op)
             .iter()
@@ -127,7 +127,7 @@ impl<'a> Passes<'a> {
         let mut all = Vec::new();
         for cell in cells {
             for op in self.trace.of_kind(direction, cell.stage) {
-                all.extend(self.of(op, cell.dp_rank));
+                all.extend(self.of(op, RankColumn(cell.dp_rank)));
             }
         }
         median(&mut all)
@@ -182,8 +182,8 @@ impl<'a> Passes<'a> {
                     let (mut forward, mut backward) = (Vec::new(), Vec::new());
                     for (_, forward_op, backward_op) in pairs.iter().filter(|pair| pair.0 == chunk)
                     {
-                        forward.extend(self.of(*forward_op, dp_rank));
-                        backward.extend(self.of(*backward_op, dp_rank));
+                        forward.extend(self.of(*forward_op, RankColumn(dp_rank)));
+                        backward.extend(self.of(*backward_op, RankColumn(dp_rank)));
                     }
                     found[0].push(covariance(&forward, &forward).sqrt() / mean(&forward));
                     found[1].push(covariance(&backward, &backward).sqrt() / mean(&backward));
