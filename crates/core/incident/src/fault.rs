@@ -694,8 +694,7 @@ pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &Incid
     }
 }
 
-/// Charges some of a window's faults anew, by what fixing some of them saves, and judges all. What is
-/// late where it launches work is charged no more than before: its device works meanwhile.
+/// Charges some of a window's faults anew, by what fixing some of them saves, and judges all.
 pub(crate) fn recharge(
     faults: &mut Vec<Fault>,
     which: impl Fn(&Fault) -> bool,
@@ -711,12 +710,7 @@ pub(crate) fn recharge(
             hides: Vec::new(),
             ..those[it.at].clone()
         };
-        let (cost_s, gain_alone_s) = (fault.cost_s, fault.gain_alone_s);
         charge(faults, fault, &it);
-        if let Some(fault) = faults.last_mut().filter(|fault| fault.launches()) {
-            fault.cost_s = fault.cost_s.min(cost_s);
-            fault.gain_alone_s = fault.gain_alone_s.min(gain_alone_s);
-        }
     }
     faults.extend(others);
     judge_window(faults, found, settings);

@@ -239,10 +239,6 @@ pub(crate) fn charge_queued(
         .filter(|(_, late_s)| late_s[latest] > 0.0)
         .map(|(fault, _)| *fault)
         .collect();
-    // While a host launches, its device works: what the host takes longer there is no gap.
-    if its.iter().any(|fault| fault.launches()) {
-        return;
-    }
     let is_its = |stage: StageId| its.iter().any(|fault| fault.is_in(stage));
     let mut held_s: Vec<f64> = punctual
         .iter()

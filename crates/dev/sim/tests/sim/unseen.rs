@@ -27,6 +27,10 @@ const MISSED_SHARE: f64 = 0.02;
 const BOUNDED_SHARE: f64 = 0.9;
 const LOUD_SHARE: f64 = 0.10;
 const LOUD_JOBS_SHARE: f64 = 0.4;
+/// Of hosts that are late where they launch work: share of costly jobs that must be charged most of
+/// what they cost, and what most is.
+const LAUNCHING_SHARE: f64 = 0.7;
+const MOST: f64 = 0.8;
 
 /// A job of four to six ranks whose device makes no marks, one of which is late.
 fn any_job(seed: u64, read_back: ReadBack, spot: SlowSpot) -> AheadJob {
@@ -175,5 +179,26 @@ fn who_sets_the_pace_of_a_job_that_never_reads_back_is_charged_what_it_may_cost(
             && f64::from(bounded) >= BOUNDED_SHARE * f64::from(costly)
             && f64::from(loud) <= LOUD_JOBS_SHARE * f64::from(absorbed),
         "{measured}"
+    );
+}
+
+/// Nothing is read back, and a host is late while its device works on what it launches meanwhile.
+#[test]
+fn who_sets_the_pace_while_it_launches_is_charged_most_of_what_it_costs() {
+    let (mut wrong, mut costly, mut charged) = (Vec::new(), 0, 0);
+    for seed in 0..jobs(JOBS) {
+        let job = any_job(seed, ReadBack::Never, SlowSpot::HostForward);
+        let it = tried(&job);
+        let is_costly = it.gain_s >= NAMED_SHARE * it.step_s;
+        costly += u32::from(is_costly);
+        charged += u32::from(is_costly && it.charged_s >= MOST * it.gain_s);
+        if it.is_innocent {
+            wrong.push(seed);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(
+        f64::from(charged) >= LAUNCHING_SHARE * f64::from(costly),
+        "{charged} of {costly}"
     );
 }
