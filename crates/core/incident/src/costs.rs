@@ -39,9 +39,15 @@ pub(crate) fn share_out(count: usize, gain_s: impl Fn(&[usize]) -> f64) -> Vec<C
     let charges = order.iter().enumerate().map(|(place, at)| {
         let after_s = gain_s(&order[place + 1..]);
         let cost_s = (left_s - after_s).max(0.0);
-        left_s = after_s;
-        // Most often there is one: what it saves is known, and a gain is many replays.
-        let alone_s = if count == 1 { all_s } else { gain_s(&[*at]) }.max(0.0);
+        let with_after_s = std::mem::replace(&mut left_s, after_s);
+        // Of the last one it is what is left, and most often there is only one: a gain is many replays.
+        let is_last = place + 1 == count;
+        let alone_s = if is_last {
+            with_after_s
+        } else {
+            gain_s(&[*at])
+        }
+        .max(0.0);
         // This half and the quarter below are ours (docs/math/replay.md).
         let hidden = cost_s < 0.5 * weights[*at];
         // It is the first before it whose fixing sets it free that hides it.

@@ -343,7 +343,7 @@ pub enum PrintedNote {
         /// Those that ended in the same second.
         with_it: Vec<u32>,
     },
-    /// The launcher saw a process of a host end first, and which rank that is is unknown.
+    /// torchrun saw a process of a host end first, and which rank that is is unknown.
     FirstOfHost {
         /// Its number on the host.
         local_rank: u32,
