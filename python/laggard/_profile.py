@@ -1,12 +1,18 @@
 """Records a profile window with PyTorch's profiler, when the agent orders one.
 
 ``_native`` calls at the boundaries of steps. The parts of ``torch.profiler`` are used that do
-not read the events back into Python: what is recorded goes straight to a file.
+not read the events back into Python: what is recorded goes straight to a file. Functions of Python
+are recorded by ``_native``, within a bound, and added to that file.
 """
 
 import contextlib
+import gc
 import os
+import site
 import sys
+from pathlib import Path
+
+from laggard import _native
 
 
 class Recorder:
@@ -16,7 +22,7 @@ class Recorder:
         self._torch = torch
         self._autograd = torch.autograd
         self._profiler = torch.autograd.profiler
-        self._range = self._recorded = None
+        self._range = self._recorded = self._calls = None
         self._recording = False
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -30,6 +36,11 @@ class Recorder:
         self._autograd._enable_profiler(config, activities)
         self._recording = True
         self._enter(step)
+        # The interpreter has one profile function.
+        if sys.getprofile() is None:
+            with contextlib.suppress(RuntimeError):
+                self._calls = _native.CallRecorder.start()
+                gc.callbacks.append(self._calls)
         return True
 
     def step(self, step):
@@ -46,16 +57,22 @@ class Recorder:
         """Writes what was recorded. PyTorch holds the interpreter's lock meanwhile: in a thread
         it would hold up the loop as long."""
         recorded, self._recorded = self._recorded, None
+        calls, self._calls = self._calls, None
         recorded.save(f"{path}.part")
+        if calls is not None:
+            calls.write(f"{path}.part", self._prefixes())
         os.rename(f"{path}.part", path)
 
     def close(self):
-        """Stops and forgets. A process that ends with a profiler that records stacks crashes."""
+        """Stops and forgets."""
         if self._recording:
             self._stop()
+            self._calls = None
 
     def _stop(self):
         """What was recorded; ``None`` if it is lost."""
+        if self._calls is not None and not self._stop_calls():
+            self._calls = None
         self._leave()
         self._recording = False
         # Who starts a profiler stops the one that runs: then there is nothing left of ours.
@@ -63,20 +80,27 @@ class Recorder:
             return None
         return self._autograd._disable_profiler()
 
+    def _stop_calls(self):
+        with contextlib.suppress(ValueError):  # if a script has taken it out
+            gc.callbacks.remove(self._calls)
+        return self._calls.stop()
+
     def _users_runs(self):
         # Set by the user's profilers only: ours is started below what sets it.
         return getattr(self._profiler, "_is_profiler_enabled", False)
 
     def _profile(self):
         cuda = self._torch.cuda
-        # Stacks are recorded by the interpreter's one profile hook.
-        options = {"use_kineto": True, "with_stack": sys.getprofile() is None}
+        options = {"use_kineto": True}
         if cuda.is_available() and cuda.is_initialized():
             options["use_device"] = "cuda"
-        with contextlib.suppress(AttributeError, TypeError):  # came with 2.11
-            config = self._torch._C._profiler._ExperimentalConfig(record_python_gc_info=True)
-            options["experimental_config"] = config
         return self._profiler.profile(**options)
+
+    def _prefixes(self):
+        """Folders that files are called without, the longest of several first."""
+        packages = Path(self._torch.__file__).parents[1]
+        folders = [*site.getsitepackages(), *sys.path, site.getusersitepackages(), packages]
+        return [f"{folder}{os.sep}" for folder in sorted({*map(os.path.abspath, folders)})[::-1]]
 
     def _enter(self, step):
         self._range = self._profiler.record_function(f"ProfilerStep#{step}")
@@ -91,7 +115,9 @@ class Recorder:
         # A forked child inherits what is recorded for, and nobody would ever stop it.
         if self._recording:
             self._recording = False
-            sys.setprofile(None)
+            if self._calls is not None:
+                self._stop_calls()
+                self._calls = None
             with contextlib.suppress(Exception):
                 cpu = self._torch.profiler.ProfilerActivity.CPU
                 self._autograd._toggle_collection_dynamic(False, {cpu})

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -334,6 +335,28 @@ def rings(tmp_path):
     directory = tmp_path / "rings"
     directory.mkdir(mode=0o700)
     return directory
+
+
+@pytest.fixture
+def python(tmp_path, rings):
+    """Runs a script and returns what it prints, as JSON if it is."""
+
+    def python(script, *arguments, **environment):
+        file = tmp_path / "script.py"
+        file.write_text(textwrap.dedent(script))
+        done = subprocess.run(
+            [sys.executable, *arguments, file],
+            env=job_environment(LAGGARD_DIR=str(rings), LAGGARD_JOB="test", **environment),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        return json.loads(lines[-1]) if lines else None
+
+    return python
 
 
 def write_tokens(folder):

@@ -1,13 +1,11 @@
 """How laggard attaches: when, where, and what it leaves alone."""
 
-import json
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
-from conftest import PATIENCE_S, job_environment, laggard
+from conftest import laggard
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
@@ -25,27 +23,6 @@ def train(steps=30):
         model(x).sum().backward()
         optimizer.step()
 """
-
-
-@pytest.fixture
-def python(tmp_path, rings):
-    """Runs a script and returns what it prints, as JSON if it is."""
-
-    def python(script, *arguments, **environment):
-        file = tmp_path / "script.py"
-        file.write_text(textwrap.dedent(script))
-        done = subprocess.run(
-            [sys.executable, *arguments, file],
-            env=job_environment(LAGGARD_DIR=str(rings), LAGGARD_JOB="test", **environment),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, done.stderr
-        lines = done.stdout.splitlines()
-        return json.loads(lines[-1]) if lines else None
-
-    return python
 
 
 def test_an_import_attaches_whether_torch_is_there_or_not(python):

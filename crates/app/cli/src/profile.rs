@@ -71,7 +71,10 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
             // `beta` is the median. What most ranks lose is not shown by one rank far above them.
             Some("common") => (function.beta, "expected, on most ranks".to_owned()),
             Some(_) => {
-                let usual = function.beta * 100.0;
+                // The median is one of those that ran it: these may be all that there are.
+                let others_ran_it = function.ranks != ranks.len();
+                let usual = if others_ran_it { function.beta } else { 0.0 };
+                let usual = usual * 100.0;
                 (largest, format!("{}, usual {usual:.1} %", who(&ranks)))
             }
             None => (function.beta, "-".to_owned()),
@@ -124,6 +127,14 @@ mod tests {
         assert_eq!(
             last_line(function("partial", unlike)),
             "41.0 % python recv_into ranks 2,5, usual 0.3 %"
+        );
+        let alone = FunctionSummary {
+            ranks: 1,
+            ..function("partial", vec![of_rank(5, 0.4)])
+        };
+        assert_eq!(
+            last_line(alone),
+            "40.0 % python recv_into rank 5, usual 0.0 %"
         );
         assert_eq!(
             last_line(function("common", vec![of_rank(5, 0.4)])),

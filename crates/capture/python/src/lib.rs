@@ -9,6 +9,7 @@
 )]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod calls;
 mod contexts;
 mod cuda;
 mod device;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::calls::CallRecorder;
     #[pymodule_export]
     use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
     #[pymodule_export]
