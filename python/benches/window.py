@@ -84,7 +84,8 @@ def measure(kind):
             ran = json.loads(Path(folder, "rank0.json").read_text())
             (note,) = (note for note in verdict["notes"] if " were profiled on " in note)
             first, last = (int(n) for n in re.match(r"steps (\d+)-(\d+) ", note).groups())
-            seconds = re.search(r"for ([\d.]+) s to start and stop, and for ([\d.]+) s to", note)
+            times = r"for ([\d.]+) s to start and stop the profiler, and for ([\d.]+) s to"
+            seconds = re.search(times, note)
             # Steps are numbered from 0; those in which it starts and stops are neither.
             last, stall = last + 1, sum(float(s) for s in seconds.groups())
     lasted = [b - a for a, b in zip(ran["ends"], ran["ends"][1:])]

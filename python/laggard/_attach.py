@@ -121,7 +121,7 @@ def become_rank(rank=None, world_size=None):
             call()
     except Exception as error:
         _given_up = True
-        print(f"laggard: training goes on unrecorded: {error}", file=sys.stderr)
+        print(f"laggard: training continues unrecorded: {error}", file=sys.stderr)
 
 
 def _at_exit():
@@ -323,7 +323,7 @@ def _patch_stages():
         try:
             setattr(stage, name, _as_block(getattr(stage, name), passes))
         except Exception as error:
-            _note(f"blocks of pipelines are not seen: {error!r}")
+            _note(f"blocks of pipelines are not recorded: {error!r}")
 
 
 def _patch_megatron(torch):
@@ -338,7 +338,7 @@ def _watch_megatron(name, watch, blocks):
     try:
         watch(sys.modules[name], blocks)
     except Exception as error:
-        _note(f"blocks of Megatron's pipelines are not seen: {error!r}")
+        _note(f"blocks of Megatron's pipelines are not recorded: {error!r}")
 
 
 def _as_block(original, passes):
@@ -365,7 +365,7 @@ def _place_of(stage, microbatch):
                 _tell_role()
         return stage.stage_index, microbatch, stage.num_stages, _pipelines[stage]
     except Exception as error:
-        _note(f"a block of a pipeline is not seen: {error!r}")
+        _note(f"a block of a pipeline is not recorded: {error!r}")
         return 0, 0, 0, 0
 
 
@@ -464,12 +464,12 @@ def _serve_flight_recorder():
     if "fr_trace_json" in handlers:
         seen = "collectives"
     elif "dump_nccl_trace_json" in handlers:
-        seen = "collectives of NCCL, and of no other backend,"
+        seen = "collectives (NCCL only)"
     else:
-        _note(f"{none} and no Flight Recorder: hangs in its collectives are not seen")
+        _note(f"{none} and no Flight Recorder: hangs in its collectives are not detected")
         return
     _note(
-        f"{none}: when {seen} were issued is read from its Flight Recorder, every few seconds, "
+        f"{none}: issue times of {seen} are read from its Flight Recorder every few seconds, "
         "and once more before a hang is reported"
     )
     ring = _native.ring_path()

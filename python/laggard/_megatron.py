@@ -38,7 +38,7 @@ class Blocks:
             # Only what could be told is told the end of.
             self._open[passes] = place
         except Exception as error:
-            self._note(f"a block of a pipeline is not seen: {error!r}")
+            self._note(f"a block of a pipeline is not recorded: {error!r}")
 
     def end(self, passes):
         place = self._open.pop(passes, None)

@@ -19,7 +19,7 @@ def job(watch, tmp_path):
 def test_a_link_that_delivers_no_more_is_named_while_the_job_hangs(job):
     stops = job("stops")
     line = stops.line("laggard: hang")
-    assert "what is sent between ranks 1-2 in ALLREDUCE #40 of group ring" in line
+    assert "data between ranks 1-2 in ALLREDUCE #40 of group ring" in line
     assert "does not arrive (rank 1 to 2, channels 0-1)" in line
     incident = stops.end()["incidents"][0]
     assert_told_again(incident, stops.recording)
@@ -35,5 +35,5 @@ def test_a_link_that_delivers_late_is_named(job):
     assert_told_again(incident, slow.recording)
     assert incident["kind"] == "slow"
     assert incident["subject"]["ranks"] == [1, 2]
-    assert "what is sent between ranks 1-2 arrives late" in incident["text"]
+    assert "data between ranks 1-2 arrives late" in incident["text"]
     assert incident["evidence"][0]["values"]["blamed_share"] > 0.8

@@ -219,7 +219,7 @@ STARTS = {
 def test_a_start_that_stands_still_is_explained(reason, watch, early):
     command = bare(JOBS / "starts.py", reason, ranks=3)
     job = watch(command, LAGGARD_CONFIG=early)
-    said = job.line("the start stands still: ")
+    said = job.line("startup has stalled: ")
     pattern, ranks = STARTS[reason]
     assert re.search(pattern, said), said
     (start,) = job.end()["incidents"]

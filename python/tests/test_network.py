@@ -163,10 +163,10 @@ def test_every_method_tells_of_the_slow_link_of_a_ring(star, tmp_path):
     assert slow["subject"]["ranks"] == [1, 2], slow
     assert slow["subject"]["stage"] == "model.backward_cpu_wall"
     assert slow["subject"]["flow"].endswith(f" to {hosts[2]}")
-    assert "what is sent between ranks 1-2 arrives late" in slow["text"]
+    assert "data between ranks 1-2 arrives late" in slow["text"]
     assert told["collective"]["label"] == "not_delivered"
     assert "on all ranks, mostly in model.backward_cpu_wall" in told["frontier"]["text"]
-    assert told["host"]["text"].startswith(f"host of rank 1: what it sends to {hosts[2]} comes")
+    assert told["host"]["text"].startswith(f"host of rank 1: its data to {hosts[2]} arrives")
     host, pattern = told["host"]["values"], told["pattern"]["values"]
     assert host["bytes_per_s"] < 0.8 * host["usual_bytes_per_s"]
     assert told["pattern"]["ranks"] == [1] and "the link is slow" in told["pattern"]["text"]

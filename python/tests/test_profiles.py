@@ -84,7 +84,7 @@ def test_a_rank_that_shares_its_core_is_named(seed, tmp_path):
     # Who is put on its core beside it may be late with it.
     assert all(culprit in ranks for ranks, _ in found), outcome.incidents
     told = re.compile(
-        rf"the loop of rank {culprit} stood ready and had no core for ([\d.]+) % of the "
+        rf"the loop of rank {culprit} waited for a core for ([\d.]+) % of the "
         r"(?:profile window|time), its peers' for ([\d.]+) %"
     )
     share, peers = next(filter(None, (told.match(text) for _, text in found))).groups()
@@ -235,4 +235,4 @@ def test_a_job_may_end_while_it_is_profiled(running, rings):
     assert asked.code == 2
     _, said = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, said
-    assert "was not profiled: it did not come to the end of the window" in said
+    assert "was not profiled: it did not reach the end of the window" in said

@@ -73,7 +73,7 @@ def test_a_job_of_two_hosts_is_one_whatever_happens_to_its_collector(collector):
     collector.wait_for(lambda job: job["state"] == "slow", "two hosts")
     collector.kill()
     for process in hosts:
-        assert any("does not take what it is sent" in line for line in process.stderr)
+        assert any("does not accept batches" in line for line in process.stderr)
     collector.start()
     told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
     assert [process.returncode for process in hosts] == [0, 0], told
@@ -108,7 +108,7 @@ def test_a_hang_over_two_hosts_is_explained_with_the_stacks_of_both(collector):
         for process in hosts:
             process.terminate()
         told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
-    assert all("of which nothing is recorded here" in text for text in told), told
+    assert all("not recorded here" in text for text in told), told
 
 
 @matrix
@@ -116,7 +116,7 @@ def test_a_rank_of_another_host_that_does_not_come_to_the_start_is_named(tmp_pat
     collector = Collector(tmp_path / "data", "--config", early)
     port, script = free_port(), (JOBS / "starts.py", "late")
     hosts = [host(name, rank, collector, port, *script) for rank, name in enumerate("ab")]
-    said = "the start stands still: rank 1 never entered INIT_PROCESS_GROUP #1 of group default"
+    said = "startup has stalled: rank 1 never entered INIT_PROCESS_GROUP #1 of group default"
     said = re.compile(rf"{said} \(rank 0 waits in it\); rank 1 is in prepare \(starts.py:\d+\)")
     try:
         collector.wait_for(lambda job: said.search(job["headline"] or ""), "two hosts")

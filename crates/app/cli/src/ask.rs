@@ -70,7 +70,9 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
             bail!("the job ended before its ranks were profiled");
         }
         if asked.elapsed() > patience {
-            bail!("no answer after {patience:?}: is the job under laggard run, does it step?");
+            bail!(
+                "no answer after {patience:?}: check that the job runs under laggard run and that it steps"
+            );
         }
         std::thread::sleep(LOOK_EVERY);
     };
@@ -90,7 +92,7 @@ fn positive(name: &str, value: f64) -> Result<f64> {
     if value > 0.0 && value.is_finite() {
         return Ok(value);
     }
-    bail!("{name} {value} is no time: give seconds above 0")
+    bail!("{name} {value} is not a duration: write seconds above 0")
 }
 
 /// Seconds that a window may last.
@@ -99,8 +101,8 @@ fn short(seconds: f64) -> Result<f64> {
         return Ok(seconds);
     }
     bail!(
-        "--seconds {seconds} is too long: {MAX_WINDOW_S} at most, for what is recorded stands in \
-         the memory of training, which waits until it is written"
+        "--seconds {seconds} is too long: at most {MAX_WINDOW_S}, because training holds the \
+         recording in memory and waits until it is written"
     )
 }
 
@@ -112,7 +114,7 @@ fn ranks_of(text: &str) -> Result<Vec<u32>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>())
         else {
-            bail!("--ranks {text}: {part:?} is no rank: write them as in 0-3,7");
+            bail!("--ranks {text}: {part:?} is not a rank: write ranks as in 0-3,7");
         };
         // A range may name four billion ranks.
         ranks.extend((first..=last).take(MAX - ranks.len().min(MAX)));
@@ -139,7 +141,10 @@ fn find(root: &Path, job: Option<&str>) -> Result<RingDirectory> {
             root.display()
         ),
         (Some(job), _) => {
-            bail!("no job {job} here; these are: {}", running.join(", "))
+            bail!(
+                "no job {job} runs here; running jobs: {}",
+                running.join(", ")
+            )
         }
         (None, _) => bail!("several jobs run here, name one: {}", running.join(", ")),
     };

@@ -125,7 +125,7 @@ fn run_of(name: &str, settings: &Settings, server: &CollectorClient) -> Result<R
 fn verdict_of_job(job: &str, server: &CollectorClient) -> Result<Verdict> {
     let text = server
         .get(&format!("jobs/{}/verdict", url_segment(job)))
-        .with_context(|| format!("{job} is no file here, nor a job that can be read"))?;
+        .with_context(|| format!("{job} is neither a file nor a readable job"))?;
     parse_verdict(job, text.as_bytes(), Limits::default()).map_err(|error| refused(&error))
 }
 
@@ -189,7 +189,7 @@ fn step_text(step: &Change) -> String {
     let text = format!("a step: {a} -> {b}, {}", signed_percent(step.change_share));
     match step.chance {
         Some(chance) if step.is_sure() => format!("{text}; chance {}", odds(chance)),
-        Some(chance) => format!("{text}; chance {}, too much to tell", odds(chance)),
+        Some(chance) => format!("{text}; chance {}, too high to be sure", odds(chance)),
         None => text,
     }
 }

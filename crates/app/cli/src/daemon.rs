@@ -62,7 +62,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
     let receiver = args
         .trust
         .receiver(args.collector.as_ref(), args.bus.as_ref())?;
-    let receiver = receiver.context("name whom to tell: --collector URL or --bus URL")?;
+    let receiver = receiver.context("name a receiver: --collector URL or --bus URL")?;
     let host = HostOptions {
         root: root.clone(),
         name: args.host.clone().unwrap_or_else(environment::host),
@@ -70,7 +70,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
         settings: args.settings.load()?,
     };
     say(&format!(
-        "laggard: telling {receiver} of jobs in {}",
+        "laggard: reporting jobs in {} to {receiver}",
         root.display()
     ));
     let mut jobs = HostJobs::new(host, |line| say(&format!("laggard: {line}")));

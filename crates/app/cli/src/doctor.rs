@@ -20,7 +20,7 @@ const RING_BYTES: u64 = 3 << 20;
 /// Ranks a host should have room for.
 const RANKS: u64 = 8;
 
-/// Check the installation, and say what to do about each part that is not in order
+/// Check the installation, and print a fix for each problem
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -114,7 +114,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         .iter()
         .any(|finding| finding.state == CheckState::Broken);
     text += if broken {
-        "\nlaggard would not see your training. Fix what is BROKEN above.\n"
+        "\nlaggard cannot observe your training. Fix the BROKEN items above.\n"
     } else {
         "\nlaggard is ready: laggard run -- torchrun --nproc-per-node 4 train.py\n"
     };
@@ -248,18 +248,18 @@ fn nccl_plugin() -> DoctorCheck {
         // A plugin of the user wins over ours in `laggard run` too.
         (Some(theirs), Some(ours)) if theirs != *ours => DoctorCheck::weak(
             format!(
-                "{} is set to {}: that plugin is used, and stuck flows inside collectives \
-                 of NCCL are not seen",
+                "{} is set to {}: that plugin is used, and stuck flows inside collectives of NCCL \
+                 are not detected",
                 environment::NCCL_PLUGIN,
                 theirs.display()
             ),
             format!("unset {}", environment::NCCL_PLUGIN),
         ),
         (_, Some(_)) => {
-            DoctorCheck::good("NCCL profiler plugin: stuck flows inside collectives are seen")
+            DoctorCheck::good("NCCL profiler plugin: stuck flows inside collectives are detected")
         }
         (_, None) => DoctorCheck::weak(
-            "no NCCL profiler plugin: stuck flows inside collectives of NCCL are not seen",
+            "no NCCL profiler plugin: stuck flows inside collectives of NCCL are not detected",
             install(),
         ),
     }
@@ -270,7 +270,7 @@ fn infiniband() -> Option<DoctorCheck> {
     let cards = fs::read_dir("/sys/class/infiniband").ok()?.count();
     (cards > 0 && package::preload().is_some()).then(|| {
         DoctorCheck::good(
-            "InfiniBand: `laggard run --preload` sees work requests that do not come back",
+            "InfiniBand: `laggard run --preload` detects work requests that do not complete",
         )
     })
 }
@@ -279,15 +279,15 @@ fn infiniband() -> Option<DoctorCheck> {
 fn old_nccl(python: &Path) -> Option<DoctorCheck> {
     let found = package::nccl_of(python.as_os_str());
     let (major, minor) = found.filter(|found| *found < package::FIRST_WITH_PLUGIN)?;
-    let nccl = format!("NCCL {major}.{minor} knows no profiler plugin");
+    let nccl = format!("NCCL {major}.{minor} does not support profiler plugins");
     Some(if package::preload().is_some() {
         DoctorCheck::good(format!(
-            "{nccl}: `laggard run` preloads a library that sees its calls"
+            "{nccl}: `laggard run` preloads a library that records its calls"
         ))
     } else {
         DoctorCheck::weak(
             format!("{nccl}, and there is no library to preload for this machine"),
-            "NCCL 2.23 or later is seen by its plugin",
+            "NCCL 2.23 or later supports the plugin",
         )
     })
 }
@@ -345,16 +345,15 @@ fn stacks(python: &Path) -> Option<DoctorCheck> {
     let fix = "run laggard as the user of the job, in a container with --cap-add=SYS_PTRACE";
     Some(match stack?.unread {
         Some(why) => DoctorCheck::weak(
-            format!("where a rank of a hung job is cannot be read: {why}"),
+            format!("the stack of a hung rank cannot be read: {why}"),
             fix,
         ),
         None => match fs::read_to_string(SCOPE).unwrap_or_default().trim() {
-            "" | "0" => DoctorCheck::good("stacks of ranks can be read, of a job that hangs"),
+            "" | "0" => DoctorCheck::good("stacks of ranks can be read when a job hangs"),
             scope => DoctorCheck::weak(
                 format!(
-                    "stacks can be read by `laggard run` and, where it lacks \
-                     CAP_SYS_PTRACE, not by `laggard agent`: kernel.yama.ptrace_scope is \
-                     {scope}"
+                    "`laggard run` can read stacks, but `laggard agent` cannot without \
+                     CAP_SYS_PTRACE: kernel.yama.ptrace_scope is {scope}"
                 ),
                 "sysctl kernel.yama.ptrace_scope=0, if the agent is used",
             ),
@@ -366,22 +365,19 @@ fn package_finding(probe: &PythonProbe) -> DoctorCheck {
     let ours = env!("CARGO_PKG_VERSION");
     match (&probe.laggard, &probe.native) {
         (Some(version), None) if version != ours => DoctorCheck::weak(
-            format!("its package laggard is {version}, this command is {ours}"),
+            format!("its package laggard is {version}, but this command is {ours}"),
             install(),
         ),
         (Some(version), None) if probe.autoload => {
             DoctorCheck::good(format!("package laggard {version} attaches by itself"))
         }
-        (Some(_), None) => DoctorCheck::weak(
-            "package laggard is there but its autoload file is not",
-            install(),
-        ),
+        (Some(_), None) => DoctorCheck::weak("package laggard lacks its autoload file", install()),
         (Some(version), Some(error)) => DoctorCheck::broken(
             format!("package laggard {version} cannot be loaded: {error}"),
             install(),
         ),
         (None, _) if package::site_packages().is_some() => DoctorCheck::weak(
-            "this Python does not have the package laggard; `laggard run` lends it its own",
+            "this Python does not have the package laggard; `laggard run` adds its own",
             format!("so that `import laggard` works too: {}", install()),
         ),
         (None, _) => {
@@ -405,25 +401,25 @@ fn torch_findings(probe: &PythonProbe) -> Vec<DoctorCheck> {
         )
     } else if probe.hooks {
         DoctorCheck::good(
-            "collective hooks: late ranks are named in every stage, and who holds a hang",
+            "collective hooks: late ranks are named in every stage, and so is the rank that causes \
+             a hang",
         )
     } else if probe.handles("fr_trace_json") {
         DoctorCheck::weak(
-            "no collective hooks: arrival times are read from the Flight Recorder, a few \
-             seconds late; without it (TORCH_FR_BUFFER_SIZE=0) no hang in a collective is seen",
+            "no collective hooks: arrival times are read from the Flight Recorder, a few seconds \
+             late; without it (TORCH_FR_BUFFER_SIZE=0), hangs in collectives are not detected",
             "PyTorch 2.15 or later has the hooks",
         )
     } else if probe.handles("dump_nccl_trace_json") {
         DoctorCheck::weak(
-            "no collective hooks: arrival times are read from the Flight Recorder, a few \
-             seconds late, and those of NCCL alone; hangs in collectives of other backends are \
-             not seen",
-            "PyTorch 2.10 or later records the others too, 2.15 has the hooks",
+            "no collective hooks: arrival times are read from the Flight Recorder, a few seconds \
+             late, and only those of NCCL; hangs in collectives of other backends are not detected",
+            "PyTorch 2.10 or later records the others too, and 2.15 has the hooks",
         )
     } else {
         DoctorCheck::weak(
-            "no collective hooks and no Flight Recorder: late ranks are named only in stages \
-             that do not synchronise, and hangs in collectives are not seen",
+            "no collective hooks and no Flight Recorder: late ranks are named only in stages that \
+             do not synchronise, and hangs in collectives are not detected",
             "PyTorch 2.15 or later has the hooks",
         )
     });

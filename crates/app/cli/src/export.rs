@@ -65,8 +65,8 @@ fn export_calls(journal: &Journal, folder: &Path) -> Result<()> {
     } = written;
     let place = folder.display();
     say(&format!(
-        "laggard: {calls} calls of {ranks} ranks written to {place}; {left_out} that NCCL has no \
-         call for left out"
+        "laggard: {calls} calls of {ranks} ranks written to {place}; {left_out} without a call of \
+         NCCL were left out"
     ));
     let rows = write_work_requests(journal, folder)
         .with_context(|| format!("failed to write into {place}"))?;

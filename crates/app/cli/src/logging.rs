@@ -72,7 +72,7 @@ fn levels(typed: Option<&str>, is_json: bool) -> Result<Option<Targets>> {
         None => Targets::new().with_default(LevelFilter::WARN),
         Some(typed) => typed.parse().map_err(|error| {
             anyhow!(
-                "{}={typed}: {error}; write error, warn, info, debug or trace, or such as \
+                "{}={typed}: {error}; write error, warn, info, debug or trace, or filters such as \
                  warn,laggard_collector=debug",
                 environment::LOG
             )

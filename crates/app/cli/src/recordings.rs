@@ -134,7 +134,7 @@ pub(crate) fn for_each_job(
         let id = whole.display().to_string();
         let snapshot = Snapshot::new(parts.into_iter().map(|(_, part)| part).collect());
         snapshot.check_layout(settings).with_context(|| {
-            format!("the layout is not that of {id}: correct --tp, --pp and their like")
+            format!("the layout does not fit {id}: correct --tp, --pp and the other sizes")
         })?;
         let mut job = snapshot.replay(&id, settings.clone());
         note_left_out(&mut job, damaged.get(&folder));

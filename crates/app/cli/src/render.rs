@@ -72,7 +72,7 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     let seen = if snapshot {
         "one moment".to_owned()
     } else if job.source == Source::Log {
-        "what they printed".to_owned()
+        "their logs".to_owned()
     } else if job.source == Source::Inspector {
         "completed collectives".to_owned()
     } else if job.source == Source::Calls {

@@ -80,7 +80,7 @@ struct CollectorArgs {
     #[arg(long, value_name = "URL", value_parser = bus, conflicts_with = "collector")]
     bus: Option<BusAddress>,
     /// Name of the job for the collector, the same on all hosts of the job [default:
-    /// slurm-JOB.STEP under Slurm, else a new one]
+    /// slurm-JOB.STEP under Slurm, otherwise a new name]
     #[arg(long, value_name = "NAME", requires = "destination")]
     job: Option<String>,
     /// Name of this host for the collector [default: the host's name]
@@ -210,7 +210,7 @@ fn watched(
                         command.env("PYTHONPATH", path);
                     }
                     Err(error) => say(&format!(
-                        "laggard: {} has no package laggard, and none to lend: {error}",
+                        "laggard: {} has no package laggard, and none can be added: {error}",
                         args.command[0].display()
                     )),
                 }
@@ -295,12 +295,12 @@ impl JobWatch {
         let mut agent = Agent::new(directory.clone(), id, settings);
         if let Some(destination) = destination {
             let Destination { receiver, job, .. } = &destination;
-            say(&format!("laggard: telling {receiver} of job {job}"));
+            say(&format!("laggard: reporting job {job} to {receiver}"));
             // Neither this nor a recording that cannot be written keeps the command from running.
             match Uplink::start(destination) {
                 Ok(uplink) => agent.tell_collector(uplink),
                 Err(error) => {
-                    say(&format!("laggard: cannot tell it: {error}"));
+                    say(&format!("laggard: cannot report: {error}"));
                 }
             }
         }
@@ -385,7 +385,7 @@ fn guarded<T>(body: impl FnOnce() -> T) -> Option<T> {
     // What a panic leaves half changed is not used again: the agent is dropped with it.
     let result = catch_unwind(AssertUnwindSafe(body));
     if result.is_err() {
-        say("laggard: stopped watching after a fault of its own; the command goes on");
+        say("laggard: stopped watching after an internal fault; the command continues");
     }
     result.ok()
 }
@@ -439,7 +439,12 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
         // A pipe may have no reader, and then opens for nobody.
         return written
             .recv_timeout(TAKEN_WITHIN)
-            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it")))
+            .unwrap_or_else(|_| {
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "no process reads it",
+                ))
+            })
             .with_context(|| unwritten(path));
     }
     // Behind a link stands the file that is meant.

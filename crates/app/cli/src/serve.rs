@@ -42,7 +42,7 @@ pub(crate) struct ServeArgs {
     /// Certificate (PEM) for TLS, with those between it and its authority
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its key (PEM)
+    /// Key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Bus (NATS JetStream) to read batches from, such as nats://bus:4222; all its collectors share
@@ -59,10 +59,10 @@ pub(crate) struct ServeArgs {
     /// Most bytes to keep of one job
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 30)]
     max_job_bytes: u64,
-    /// Forget ended jobs that were silent for so many days
+    /// Forget ended jobs after so many silent days
     #[arg(long, value_name = "DAYS", value_parser = amount)]
     keep_days: Option<f64>,
-    /// Forget the jobs that ended first while all together take more
+    /// Forget the jobs that ended first while all jobs together take more
     #[arg(long, value_name = "GB", value_parser = amount)]
     keep_gb: Option<f64>,
     /// Keep the findings of all jobs as tables (Parquet) in a folder, or in s3://BUCKET/PREFIX
@@ -136,7 +136,7 @@ fn place(typed: &str, trust: &TrustArgs) -> Result<HistoryPlace> {
     }
     // As a folder, a mistyped `gs://bucket` would be written to without a word.
     if typed.contains("://") {
-        bail!("{typed} is not known: write --history DIR, or s3://BUCKET/PREFIX");
+        bail!("{typed} is not supported: write --history DIR, or s3://BUCKET/PREFIX");
     }
     Ok(HistoryPlace::Folder(typed.into()))
 }
@@ -227,7 +227,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         ));
     }
     if scheme == "http" && !address.ip().is_loopback() {
-        say("laggard: tokens and verdicts cross the network in the clear: --tls-cert, --tls-key");
+        say(
+            "laggard: tokens and verdicts cross the network unencrypted: use --tls-cert and --tls-key",
+        );
     }
     collector.serve(listener).context("failed to serve")?;
     Ok(ExitCode::SUCCESS)

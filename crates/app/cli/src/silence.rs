@@ -12,7 +12,7 @@ use crate::server::ServerArgs;
 /// Suppress new alerts for a while
 ///
 /// Incidents still open when a silence ends are sent then. Without a job and --all, lists the
-/// silences that are not over. To add or end one takes the admin's token.
+/// silences that are not over. Adding or ending a silence needs the admin's token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -66,15 +66,15 @@ pub(crate) fn silence(args: &SilenceArgs) -> Result<ExitCode> {
         server.ask("DELETE", &format!("silences/{number}"), None)?;
     } else if let Some(span) = args.span {
         // clap checks that a job has a time, but not that a time has a job.
-        anyhow::ensure!(args.all || args.job.is_some(), "name a job, or say --all");
+        anyhow::ensure!(args.all || args.job.is_some(), "name a job, or use --all");
         let until_s = now_s.saturating_add(span.as_secs());
         let silence = json!({ "job": args.job, "until_s": until_s, "reason": args.reason });
         server.ask("POST", "silences", Some(silence))?;
     }
     // After a change too: the list shows what it has led to, and the number that ends it.
     let text = server.get("silences")?;
-    let SilenceList { silences } = serde_json::from_str(&text)
-        .context("the collector answers with something else than silences")?;
+    let SilenceList { silences } =
+        serde_json::from_str(&text).context("the collector's answer is not a list of silences")?;
     let mut lines = String::new();
     for Silence {
         id,

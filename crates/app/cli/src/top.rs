@@ -45,7 +45,7 @@ pub(crate) struct TopArgs {
 
 pub(crate) fn top(args: &TopArgs) -> Result<ExitCode> {
     if !(stdin().is_terminal() && stdout().is_terminal()) {
-        bail!("top draws on a terminal; `laggard report` and the API are for files and programs");
+        bail!("top needs a terminal; use `laggard report` or the API for files and programs");
     }
     let server = args.server.server()?;
     let mut screen = Screen::new(args.server.url(), args.job.clone());
@@ -166,8 +166,8 @@ fn ask(server: &CollectorClient, job: Option<&str>, known: Option<u64>) -> Resul
     // The list comes before the verdict. If the job changes between the two, the version of the
     // list is older, and the next look asks again.
     let text = server.get("jobs")?;
-    let JobList { jobs } = serde_json::from_str(&text)
-        .context("the collector answers with something else than a list of jobs")?;
+    let JobList { jobs } =
+        serde_json::from_str(&text).context("the collector's answer is not a list of jobs")?;
     // A verdict may be large: it is asked for again only if it has changed.
     let opened = jobs.iter().find(|summary| Some(summary.id.as_str()) == job);
     let verdict = match opened {

@@ -40,7 +40,7 @@ pub(crate) fn bus(typed: &str) -> Result<BusAddress, String> {
     return BusAddress::parse(typed).map_err(|error| error.to_string());
     #[cfg(not(feature = "service"))]
     Err(format!(
-        "this laggard is built without the service, so not for {typed}"
+        "this laggard is built without the service and cannot use {typed}"
     ))
 }
 
@@ -88,7 +88,7 @@ impl TrustArgs {
                 let certificates = certificates_in(path)
                     .with_context(|| format!("cannot read authorities from {}", path.display()))?;
                 if certificates.is_empty() {
-                    bail!("{}: no certificate (PEM) is in it", path.display());
+                    bail!("{} contains no certificate (PEM)", path.display());
                 }
                 certificates
             }
@@ -129,7 +129,7 @@ pub(crate) fn hint(error: &ureq::Error) -> &'static str {
     // These are the words of rustls for an `InvalidCertificate`.
     let of_certificate = error.to_string().contains("invalid peer certificate");
     if of_certificate {
-        "; --tls-ca names whom to trust"
+        "; --tls-ca names the authorities to trust"
     } else {
         ""
     }

@@ -177,7 +177,7 @@ fn victims(incident: &Incident) -> Markup {
     };
     html! {
         @if victims.is_empty() {
-            "nobody waits for it now"
+            "no rank waits for it now"
         } @else {
             (noun) " " (victims) (small(why))
         }

@@ -17,8 +17,8 @@ fn meaning(label: Label) -> Meaning {
             "Start with the window's candidates: together they explain most of it.",
         ),
         Label::LikelySyncWait => (
-            "One rank reaches the end of the leading stage well after the others; what they \
-             spend at the next synchronisation is likely waiting for it.",
+            "One rank reaches the end of the leading stage well after the others; their time at \
+             the next synchronisation is likely a wait for it.",
             "Look at that rank's own work in the stage, not at the waits of its peers.",
         ),
         Label::SyncWaitDependent => (
@@ -51,8 +51,8 @@ fn meaning(label: Label) -> Meaning {
              the settings).",
         ),
         Label::CoCritical => (
-            "Several stages explain the window about equally well, and nothing recorded tells \
-             them apart.",
+            "Several stages explain the window about equally well, and no record distinguishes \
+             them.",
             "Treat the stages named as one suspect. Arrival times at the collectives, or a \
              short run with one of the stages taken out, will tell.",
         ),
@@ -68,7 +68,7 @@ fn meaning(label: Label) -> Meaning {
              stage matrix its `roles`, so that only ranks with the same work are compared.",
         ),
         Label::TelemetryLimited => (
-            "Something was not seen: a rank, records, or too much of the step outside every \
+            "Something was not recorded: a rank, records, or too much of the step outside every \
              stage. Stronger labels are withheld.",
             "The window's last column says what was missing; fix that and read again.",
         ),

@@ -35,7 +35,7 @@ const fill = (row, job, now) => {
     duration(job.exposed_s) + ' exposed',
   ];
   if (job.incidents) figures.push(count(job.incidents, 'incident') + (job.state === 'ended' ? '' : ', ' + job.open_incidents + ' open'));
-  if (job.silent_hosts.length) figures.push('not heard of: ' + job.silent_hosts.join(', '));
+  if (job.silent_hosts.length) figures.push('silent: ' + job.silent_hosts.join(', '));
   if (job.lost_records) figures.push(count(job.lost_records, 'record') + ' lost');
   const list = tagged('span', 'figures');
   list.append(...figures.map(figure => tagged('span', '', figure)));
@@ -74,7 +74,7 @@ const draw = () => {
   at('headline').className = !jobs.length ? '' : jobs.some(job => job.state === 'hung') ? 'critical' : trouble ? 'warning' : unclear ? '' : 'healthy';
   const none = at('none');
   none.hidden = shown.length > 0;
-  none.textContent = jobs.length ? 'No job fits.' : 'Tell this collector of one: laggard run --collector ' + location.origin + ' -- torchrun train.py';
+  none.textContent = jobs.length ? 'No job matches.' : 'Report one to this collector: laggard run --collector ' + location.origin + ' -- torchrun train.py';
   const held = ['', ...STATES].filter(word => !word || jobs.some(job => job.state === word));
   const buttons = [...at('states').querySelectorAll('button')];
   if (buttons.map(button => button.value).join() !== held.join()) {

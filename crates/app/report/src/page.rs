@@ -203,8 +203,8 @@ impl Page<'_> {
                         (self.pictures)
                         noscript {
                             p.caption {
-                                "The pictures need the script of this page; everything else does \
-                                 without."
+                                "The pictures need the script of this page; everything else works \
+                                 without it."
                             }
                         }
                         (self.tables)
@@ -332,7 +332,7 @@ fn notes(verdict: &Verdict) -> Markup {
     html! {
         @if !verdict.notes.is_empty() {
             aside.notes {
-                h2 { "What could not be seen" }
+                h2 { "What was not observed" }
                 ul { @for note in &verdict.notes { li { (Text(note)) } } }
             }
         }
@@ -378,7 +378,7 @@ fn lag_picture(ranks: usize, shown: usize) -> Markup {
     html! {
         section.panel #lag {
             header {
-                h2 { "Who is late, and when" }
+                h2 { "Which ranks are late, and when" }
                 p.choice hidden {
                     label { "at the end of " select name="stage" {} }
                     " "

@@ -75,8 +75,8 @@ fn stacks(incident: &Incident) -> Markup {
             h3 {
                 "Where the ranks are "
                 small {
-                    "a cell for each that was looked at, a colour for each stack, \
-                     those this incident names with a frame."
+                    "a cell for each rank with a stack, a colour for each stack, a frame for ranks \
+                     that this incident names."
                     @if left_out > 0 { " " (left_out) " further ranks are not drawn." }
                 }
             }
@@ -136,8 +136,8 @@ fn progress(groups: &[Progress]) -> Markup {
     html! {
         div.line.progress {
             h3 {
-                "How far the ranks came "
-                small { "the last collective that each entered, when nothing moved any more" }
+                "How far the ranks got "
+                small { "the last collective that each rank entered before progress stopped" }
             }
             @for group in groups {
                 @if !group.entered.is_empty() { (table(group)) }
@@ -175,7 +175,7 @@ fn entered(row: &LastEntered, furthest: u64) -> Markup {
         ranks,
     } = row;
     let (last, state) = match (number, left) {
-        (0, _) => ("none".to_owned(), "has entered none"),
+        (0, _) => ("none".to_owned(), "has entered no collective"),
         (_, true) => (format!("{op} #{number}"), "left it"),
         (_, false) => (format!("{op} #{number}"), "in it"),
     };
@@ -333,7 +333,7 @@ mod tests {
             "in it",
             "left it",
             "1 behind",
-            "has entered none",
+            "has entered no collective",
         ] {
             assert!(page.contains(words), "{words} is not in {page}");
         }

@@ -40,7 +40,9 @@ pub fn record_in<T>(
     RingDirectory::create(&root, &identity.job)
         .and_then(|directory| make(&directory, &identity))
         .inspect_err(|error| {
-            say(&format!("training goes on, its {what} unrecorded: {error}"));
+            say(&format!(
+                "training continues without recording its {what}: {error}"
+            ));
         })
         .ok()
 }
@@ -79,7 +81,7 @@ fn size() -> LiveSize {
         .and_then(|number| LiveSize::new(number).ok());
     size.unwrap_or_else(|| {
         say(&format!(
-            "{OPERATIONS}={text} is no power of two from 64 to 65536; the default holds"
+            "{OPERATIONS}={text} is not a power of two from 64 to 65536; the default is used"
         ));
         LiveSize::default()
     })

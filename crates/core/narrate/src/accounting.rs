@@ -52,7 +52,7 @@ pub fn downgrade(downgrade: &Downgrade) -> String {
             format!("{steps} steps were not recorded whole on every rank")
         }
         Downgrade::BatchesReadAhead => {
-            "data waits could not be given to the step that uses the batch".to_owned()
+            "data waits could not be assigned to the step that uses the batch".to_owned()
         }
         Downgrade::RolesUngrouped { roles } => {
             format!("{roles} parallel roles were compared without grouping")

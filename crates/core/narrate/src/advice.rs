@@ -28,7 +28,7 @@ fn sentence(action: &Action) -> String {
         }
         // PyTorch calls hooks before a collective from 2.15 on (docs/python.md).
         Action::RecordArrivals => {
-            "run it under `laggard run` with PyTorch 2.15 or later, which records when each \
+            "run the job under `laggard run` with PyTorch 2.15 or later, which records when each \
              rank issues each collective"
                 .to_owned()
         }
@@ -196,17 +196,20 @@ fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
         FunctionNeed::Reads => "the storage and network it reads from",
         FunctionNeed::Loader => "the data loader: storage, decoding, worker processes, CPU cores",
         FunctionNeed::GarbageCollection => {
-            "garbage collection: collect on all ranks in the same step, or freeze what lives on"
+            "garbage collection: collect on all ranks in the same step, or freeze long-lived \
+             objects"
         }
         FunctionNeed::Sleep => "why it sleeps",
         FunctionNeed::DeviceWait => "why the host waits for the device",
-        FunctionNeed::GpuHealth => "clocks, temperature and power of its GPU, and who else uses it",
+        FunctionNeed::GpuHealth => {
+            "clocks, temperature and power of its GPU, and other processes that use it"
+        }
         FunctionNeed::Links => "its links: NVLink, PCIe, network card and what they are bound to",
     });
     match (what, ranks) {
         (Some(what), []) => format!("look at {what}"),
         (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
-        (None, []) => "look at what it does on every rank: it hides nothing".to_owned(),
+        (None, []) => "look at what it does on every rank; it is on the critical path".to_owned(),
         (None, ranks) => format!(
             "compare what {} {} in it with {} peers: input, clocks, CPU cores",
             who(ranks),
@@ -221,11 +224,13 @@ fn device_part(part: DevicePart) -> &'static str {
         DevicePart::Cooling => "the cooling of its GPU",
         DevicePart::PowerSupply => "the power supply of its host",
         DevicePart::PowerLimit => "the power limit of its GPU",
-        DevicePart::ClockSettings => "the clocks its GPU is set to",
+        DevicePart::ClockSettings => "the clock settings of its GPU",
         DevicePart::Slot => "the slot of this device: PCIe errors, seating, risers",
         DevicePart::Nvlinks => "its NVLinks: nvidia-smi nvlink --status, the fabric manager",
         DevicePart::Cable => "the cable and the switch port of this card",
-        DevicePart::OtherUsers => "who else uses this card, and what is read over it",
+        DevicePart::OtherUsers => {
+            "other processes that use this card, and data that is read over it"
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn late(late: &LateArrivals) -> String {
     }
     if !late.victims.is_empty() {
         text += &format!(
-            "; {} late only through it",
+            "; {} late only because of it",
             are(&late.victims, &who(&late.victims))
         );
     }
@@ -36,7 +36,7 @@ pub(crate) fn late_place(late: &LateArrivals) -> Option<String> {
 pub(crate) fn late_fact(ranks: &[u32], place: &LateIn) -> Worded {
     // A rank's time runs from its own arrival, so the one that comes last has the shortest.
     let text = format!(
-        "in {} of {} operations of {} the others waited {} longer than {}: who arrives last \
+        "in {} of {} operations of {} the others waited {} longer than {}: the last to arrive \
          waits least; {} in total",
         place.struck,
         place.operations,
@@ -72,7 +72,7 @@ pub(crate) fn slow_place(slow: &SlowCommunicator) -> String {
 pub(crate) fn slow_fact(slow: &SlowCommunicator) -> Worded {
     // The last to arrive waits for nobody: what it takes is the transfer.
     let text = format!(
-        "median of windows of like operations against the healthy ones before, as measured by the \
+        "median of windows of similar operations, against earlier healthy windows, measured by the \
          last of {} to arrive",
         who(&slow.ranks)
     );

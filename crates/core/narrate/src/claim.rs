@@ -34,7 +34,7 @@ pub fn headline(claim: &Claim) -> String {
         } => {
             let (verb, whose) = match group.as_deref() {
                 // Alone in its role: that nobody else is to blame would say nothing.
-                Some([_]) => ("waits", "it has no other to be compared with"),
+                Some([_]) => ("waits", "it has no peer to compare with"),
                 _ => ("wait", "no rank in particular is to blame"),
             };
             format!(
@@ -70,8 +70,8 @@ pub fn headline(claim: &Claim) -> String {
             stage_share,
             steps,
         } => format!(
-            "{stage} takes {} of exposed step time {}; it holds a synchronisation and nobody \
-             recorded when each rank arrived: rank unknown, arrival times needed",
+            "{stage} takes {} of exposed step time {}; it contains a synchronisation, and without \
+             arrival times the late rank is unknown",
             percent(*stage_share),
             since(*steps),
         ),
@@ -233,7 +233,7 @@ mod tests {
             "{alone}"
         );
         assert!(
-            alone.ends_with("; it has no other to be compared with"),
+            alone.ends_with("; it has no peer to compare with"),
             "{alone}"
         );
         let all = of_group(None);

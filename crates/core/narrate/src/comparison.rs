@@ -4,10 +4,10 @@ use model::{ComparedRun, ComparisonNote};
 pub fn comparison_note(note: &ComparisonNote) -> String {
     match note {
         ComparisonNote::OtherRanks { ranks: [a, b] } => {
-            format!("A has {a} ranks and B {b}: that alone changes what a step takes")
+            format!("A has {a} ranks and B {b}: this alone changes the step time")
         }
         ComparisonNote::OtherCut { cuts: [a, b] } => {
-            format!("steps are cut elsewhere ({a}, {b}): stages may not compare")
+            format!("steps are cut at different points ({a}, {b}): stages may not be comparable")
         }
         ComparisonNote::TooLittle {
             run,

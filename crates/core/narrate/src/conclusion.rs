@@ -11,27 +11,27 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         // Before PyTorch 2.15 the recorder has no room unless it is given some (docs/python.md).
         Conclusion::Unexplained => (
             "No verdict",
-            "what was printed does not tell which rank the others waited for; Flight Recorder dumps \
-             of all ranks would (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
-             TORCH_NCCL_TRACE_BUFFER_SIZE), or laggard run",
+            "the logs do not show which rank the others waited for; Flight Recorder dumps of all \
+             ranks would (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
+             TORCH_NCCL_TRACE_BUFFER_SIZE), and so would laggard run",
         ),
         Conclusion::TooLittleSeen => ("No verdict", "too little was recorded"),
-        Conclusion::Ambiguous => ("Nothing found", "which rank is late is unknown"),
+        Conclusion::Ambiguous => ("Nothing found", "it is unknown which rank is late"),
         Conclusion::DevicesUnseen => (
             "Nothing found",
             "no host and no stage stands out; devices were not observed",
         ),
         Conclusion::DeviceWaitsUnseen => (
             "Nothing found",
-            "no host and no stage stands out; where devices wait for one another was not observed",
+            "no host and no stage stands out; waits of devices for one another were not observed",
         ),
         Conclusion::Uncompared => (
             "Nothing found",
-            "ranks that are alone in their roles were compared with nothing",
+            "ranks that are alone in their roles were not compared",
         ),
         Conclusion::Unlike => (
             "Nothing found",
-            "whether a device is slow or its role has more to do is unknown",
+            "it is unknown whether a device is slow or its role has more to do",
         ),
         Conclusion::Healthy => ("Healthy", "no rank and no stage stands out"),
     }

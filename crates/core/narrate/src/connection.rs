@@ -23,7 +23,7 @@ pub(crate) fn headline(claim: &ConnectionClaim) -> String {
         text += &format!("; iterations {first}-{last} lost {}", duration(lost_s));
     }
     text += if connection.open {
-        "; it goes on"
+        "; ongoing"
     } else {
         "; recovered since"
     };
@@ -58,7 +58,7 @@ fn what(fault: LinkFault) -> String {
             usual_bytes_per_s * 1e-9
         ),
         LinkFault::Stalled { in_flight } => format!(
-            "stood still with {in_flight} {} in flight",
+            "stalled with {in_flight} {} in flight",
             if in_flight == 1 {
                 "request"
             } else {
@@ -99,12 +99,12 @@ pub(crate) fn path(is_broken: bool) -> Worded {
     let (label, text) = if is_broken {
         (
             "path_broken",
-            "the count of requests in flight did not fall again: what is sent does not come back",
+            "the number of requests in flight did not fall again: sent requests do not complete",
         )
     } else {
         (
             "path_works",
-            "the count of requests in flight fell again: the path works, and is slow",
+            "the number of requests in flight fell again: the path works, but it is slow",
         )
     };
     Worded::new(label, text.to_owned(), &[])
@@ -113,17 +113,17 @@ pub(crate) fn path(is_broken: bool) -> Worded {
 // It may be the network: the first 49 requests of an operation are not recorded.
 pub(crate) fn idle_ports(ports: usize) -> Worded {
     let text = format!(
-        "nothing was in flight on the {ports} recorded ports when their last requests came \
-         back: nothing says that it is the network"
+        "nothing was in flight on the {ports} recorded ports when their last requests completed: \
+         nothing points to the network"
     );
     Worded::new("requests_idle", text, &[("ports", ports as f64)])
 }
 
 pub(crate) fn advice(port: &str, ranks: &[u32]) -> String {
     if ranks.is_empty() {
-        format!("look at port {port} and the way from it: card, cable, switch")
+        format!("look at port {port} and the path from it: card, cable, switch")
     } else {
-        format!("look at port {port} and the way between {}", who(ranks))
+        format!("look at port {port} and the path between {}", who(ranks))
     }
 }
 
@@ -159,8 +159,8 @@ mod tests {
         };
         assert_eq!(
             headline(&claim),
-            "the connection from rank 8 to 9 (port host mlx5_0) stood still with 1 request in \
-             flight, for 2.00 s; network, not compute; iterations 4-5 lost 1.50 s; it goes on"
+            "the connection from rank 8 to 9 (port host mlx5_0) stalled with 1 request in flight, \
+             for 2.00 s; network, not compute; iterations 4-5 lost 1.50 s; ongoing"
         );
         let unknown = ConnectionClaim {
             ranks: None,
@@ -173,7 +173,7 @@ mod tests {
         );
         assert_eq!(
             fact(&stalled).text,
-            "stood still with 1 request in flight, from 1.000 to 3.000 (seconds since 1970)"
+            "stalled with 1 request in flight, from 1.000 to 3.000 (seconds since 1970)"
         );
     }
 }

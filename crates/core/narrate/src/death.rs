@@ -41,10 +41,7 @@ pub(crate) fn headline(killed: &KilledRank) -> String {
 pub(crate) fn how(code: i32) -> String {
     match code {
         0.. => format!("with exit code {code}"),
-        -6 => format!(
-            "by {}, with which watchdogs end processes as well",
-            named(6)
-        ),
+        -6 => format!("by {}, which watchdogs send too", named(6)),
         // A recording may have any number here, and `i32::MIN` has no counterpart.
         _ => format!("by {}", named(code.saturating_neg())),
     }
@@ -67,6 +64,6 @@ fn named(signal: i32) -> String {
 
 pub(crate) fn fact(signal: Option<i32>) -> Worded {
     let values = signal.map(|signal| ("signal", f64::from(signal)));
-    let text = "its process did not end in good order".to_owned();
+    let text = "its process did not exit cleanly".to_owned();
     Worded::new("killed", text, values.as_slice())
 }

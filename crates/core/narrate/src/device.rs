@@ -39,7 +39,7 @@ pub(crate) fn unlike(users: &[u32], device: &Device, unlike: &Unlike) -> Worded 
             sent_bytes_per_s,
             received_bytes_per_s,
         } => {
-            let mut text = format!("{name} took no more for {} of the time", share(full.own));
+            let mut text = format!("{name} was full for {} of the time", share(full.own));
             let mut values = vec![("full_share", full.own)];
             if let Some(usual) = full.peers {
                 text += &format!(", its peers' for {}", share(usual));
@@ -203,8 +203,8 @@ mod tests {
         };
         assert_eq!(
             said(&[0, 1, 2, 3], &card, &full),
-            "link_full: eth0 of the host of ranks 0-3 took no more for 62 % of the time; it sent \
-             0.001 GB/s and received 11.900"
+            "link_full: eth0 of the host of ranks 0-3 was full for 62 % of the time; it sent 0.001 \
+             GB/s and received 11.900"
         );
         assert_eq!(
             said(&[2], &card, &Unlike::LinkSpeed(beside(1.25e9, 12.5e9))),

@@ -28,18 +28,18 @@ pub fn contradiction(found: &Disagreement) -> Contradiction {
 
 fn why(trust: Trust) -> &'static str {
     match trust {
-        Trust::LackOfCores => "whatever a process without a core does takes longer for it",
-        Trust::Counters => "its counters tell who is waited for at each moment",
-        Trust::OwnBlocks => "it tells a rank's own work from its waits for other stages",
+        Trust::LackOfCores => "a process without a core is slower in everything it does",
+        Trust::Counters => "its counters show at each moment which rank the others wait for",
+        Trust::OwnBlocks => "it distinguishes a rank's own work from its waits for other stages",
         Trust::OwnWork => "it compares all own work in all steps",
-        Trust::LastToArrive => "it knows who came last, whatever for",
-        Trust::TimeSpent => "it knows who spends time, also in waits",
+        Trust::LastToArrive => "it knows which rank arrived last, but not why",
+        Trust::TimeSpent => "it knows which rank spends time, waits included",
         Trust::AllSteps => "it accounts all time of all steps",
         // Never the first: the accounting, the only other that names stages, is trusted more.
         Trust::FewSteps => "its steps are few",
-        Trust::TakesTime => "it saw what takes the time",
-        Trust::LosesBytes => "it saw what is lost, and where",
-        Trust::HoldsDevice => "it saw what holds the device back",
+        Trust::TakesTime => "it observed what takes the time",
+        Trust::LosesBytes => "it observed what is lost, and where",
+        Trust::HoldsDevice => "it observed what holds the device back",
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(
             contradiction(&found).text,
             "collective says rank 1, frontier says rank 2: trust collective first, because its \
-             counters tell who is waited for at each moment"
+             counters show at each moment which rank the others wait for"
         );
     }
 }

@@ -99,7 +99,7 @@ fn worded(what: &Observation) -> Worded {
                 During::ProfileWindow => "the profile window",
             };
             let text = format!(
-                "the {} of {} stood ready and had no core for {} of {span}, {} peers' for {}",
+                "the {} of {} waited for a core for {} of {span}, {} peers' for {}",
                 of(ranks, "loop", "loops"),
                 who(ranks),
                 share(*own),
@@ -125,8 +125,7 @@ fn worded(what: &Observation) -> Worded {
         } => Worded::new(
             "too_few_cores",
             format!(
-                "the loops of all ranks stood ready and had no core for {} of the time, before \
-                 for {}",
+                "the loops of all ranks waited for a core for {} of the time, before that for {}",
                 share(*now),
                 share(*before_share),
             ),
@@ -284,8 +283,8 @@ mod tests {
         } = evidence(&found.into());
         assert_eq!(
             said,
-            "the loop of rank 2 stood ready and had no core for 69 % of the time, its peers' for \
-             2.0 %; the process of rank 2 kept 0.31 cores busy (deviation 0.05), its peers' 0.98"
+            "the loop of rank 2 waited for a core for 69 % of the time, its peers' for 2.0 %; the \
+             process of rank 2 kept 0.31 cores busy (deviation 0.05), its peers' 0.98"
         );
         assert_eq!((label.as_str(), values.len()), ("without_core", 5));
         let quota = Observation::CpuQuota {
@@ -316,8 +315,7 @@ mod tests {
                 share: 0.43,
                 before_share: 0.05
             }),
-            "the loops of all ranks stood ready and had no core for 43 % of the time, before for \
-             5.0 %"
+            "the loops of all ranks waited for a core for 43 % of the time, before that for 5.0 %"
         );
     }
 

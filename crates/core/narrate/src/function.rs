@@ -74,7 +74,7 @@ pub(crate) fn fact(found: &FunctionFault) -> Worded {
         && found.is_of_link()
     {
         text += &format!(
-            ", carrying at {}, and the peers at {}, whenever they carry anything",
+            ", carrying at {}, and the peers at {}, while they carry data",
             percent(rate),
             percent(peers_rate)
         );
@@ -84,7 +84,7 @@ pub(crate) fn fact(found: &FunctionFault) -> Worded {
             ": less work at a time, as on a device that is throttled or shared"
         }
         Some(FunctionFaultKind::SlowLink) => ": the link is slow",
-        Some(FunctionFaultKind::Detour) => ": it carries what another link should",
+        Some(FunctionFaultKind::Detour) => ": it carries traffic that belongs on another link",
         Some(FunctionFaultKind::Waits) => ": it waits",
         Some(FunctionFaultKind::Computes) => ": it computes",
         None => "",

@@ -16,10 +16,10 @@ pub(crate) fn what(failure: &Failure) -> String {
     let text = match failure.cause {
         // One rank is at an end of all links that stand still.
         HoldUp::NotDelivered if failure.ranks.len() == 1 => {
-            format!("what {who} sends and is sent in {place} does not arrive")
+            format!("data to and from {who} in {place} does not arrive")
         }
         HoldUp::NotDelivered => {
-            format!("what is sent between {who} in {place} does not arrive")
+            format!("data between {who} in {place} does not arrive")
         }
         HoldUp::NotTransmitted => {
             format!("{who} {does} not hand ready data to the network in {place}")
@@ -34,12 +34,12 @@ pub(crate) fn what(failure: &Failure) -> String {
             format!("{gpu} {who} {does} not take what arrived in {place}")
         }
         HoldUp::ProxyStill => {
-            let threads = of("thread", "threads");
-            format!("NCCL's proxy {threads} of {who} {does} not get on in {place}")
+            let (threads, makes) = (of("thread", "threads"), of("makes", "make"));
+            format!("NCCL's proxy {threads} of {who} {makes} no progress in {place}")
         }
         HoldUp::NotEntered => format!("{who} never entered {place}"),
         HoldUp::DeadlockCycle => format!("{who} wait for one another in {place}"),
-        HoldUp::Unknown => format!("all began {place}, and it does not end"),
+        HoldUp::Unknown => format!("all ranks began {place}, and it does not end"),
     };
     match flows(failure) {
         Some(flows) => format!("{text} ({flows})"),
@@ -121,8 +121,8 @@ mod tests {
         };
         assert_eq!(
             what(&failure),
-            "what is sent between ranks 2-3 in ALLREDUCE #3 of group dp does not arrive (rank 2 \
-             to 3, channels 0-1)"
+            "data between ranks 2-3 in ALLREDUCE #3 of group dp does not arrive (rank 2 to 3, \
+             channels 0-1)"
         );
         let of_gpus = Failure {
             cause: HoldUp::GpuNotTaking,

@@ -23,7 +23,7 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
                 "requests"
             };
             let mut text = format!(
-                "{in_flight} work {requests} to {} did not come back for {}",
+                "{in_flight} work {requests} to {} did not complete for {}",
                 named(pair),
                 duration(still_s)
             );
@@ -59,7 +59,7 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
         } => {
             let (now, usual) = (*bytes_per_s as f64, *usual_bytes_per_s as f64);
             let text = format!(
-                "what it sends to {peer} comes through at {:.1} MB/s instead of {:.1}",
+                "its data to {peer} arrives at {:.1} MB/s instead of {:.1}",
                 now * 1e-6,
                 usual * 1e-6
             );
@@ -79,7 +79,7 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
                 |peer| format!("rank {peer}"),
             );
             let text = format!(
-                "what it sends to {to} on channel {channel} takes longer in the network: {:.2} GB/s \
+                "its data to {to} on channel {channel} takes longer in the network: {:.2} GB/s \
                  instead of {:.2}",
                 now * 1e-9,
                 usual * 1e-9
@@ -173,8 +173,8 @@ mod tests {
         };
         assert_eq!(
             text(requests),
-            "rank 1: 12 work requests to fe80::1 (mlx5_0 port 1, queue pair 77) \
-             did not come back for 3.10 s; 1 failed, the last one with status 12"
+            "rank 1: 12 work requests to fe80::1 (mlx5_0 port 1, queue pair 77) did not complete \
+             for 3.10 s; 1 failed, the last one with status 12"
         );
         let idle = text(NetworkFault::Idle { pairs: 8 });
         assert_eq!(idle, "rank 1: nothing is in flight on its 8 queue pairs");
@@ -211,8 +211,7 @@ mod tests {
         };
         assert_eq!(
             text(link),
-            "host of rank 1: what it sends to 10.0.0.2 comes through at 24.0 MB/s \
-             instead of 610.0"
+            "host of rank 1: its data to 10.0.0.2 arrives at 24.0 MB/s instead of 610.0"
         );
         let flow = NetworkFault::SlowerFlow {
             communicator: 7,
@@ -223,7 +222,7 @@ mod tests {
         };
         let said = |to| {
             format!(
-                "rank 1: what it sends to {to} on channel 2 takes longer in the network: 12.00 GB/s \
+                "rank 1: its data to {to} on channel 2 takes longer in the network: 12.00 GB/s \
                  instead of 24.10"
             )
         };

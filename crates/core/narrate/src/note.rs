@@ -2,20 +2,21 @@
 
 use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote};
 
-use crate::words::{duration, of, percent, who};
+use crate::words::{duration, its, of, percent, who};
 use crate::{network, pipeline, source_note};
 
-const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: which device is slow cannot be observed without device \
-    marks (`laggard doctor` says whether they are on)";
-const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are those of the hosts: a slow device shows \
-    in the functions alone";
-const DEVICE_ISSUES_UNSEEN: &str = "nothing marks on the devices where collectives are issued: a device that is slow in its \
-    backward pass looks like those that wait for it there; PyTorch 2.15 or later has the hooks";
+const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: a slow device cannot be identified \
+    without device marks (`laggard doctor` says whether they are on)";
+const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are measured on the \
+    hosts: a slow device shows only in the functions";
+const DEVICE_ISSUES_UNSEEN: &str = "no device mark shows where collectives are issued: a device \
+    with a slow backward pass looks like the devices that wait for it; PyTorch 2.15 or later has \
+    the hooks";
 const DEVICES_MAY_BE_UNSEEN: &str = "nothing shows whether hosts wait for one another or run ahead of their devices; if they \
     run ahead, a slow device cannot be observed without device marks (`laggard doctor` \
     says whether they are on)";
-const BLOCKS_UNSEEN: &str = "hosts launch blocks of the pipeline before their input is there: which block is slow \
-    cannot be observed without device marks";
+const BLOCKS_UNSEEN: &str = "hosts launch pipeline blocks before their input is there: a slow \
+    block cannot be identified without device marks";
 
 /// Words a note.
 pub fn note(note: &VerdictNote) -> String {
@@ -33,12 +34,12 @@ pub fn note(note: &VerdictNote) -> String {
         }
         // Which of their collectives belong together is unknown there.
         VerdictNote::MismatchedSteps { steps } => format!(
-            "collectives differed over the ranks in {steps} steps; those are accounted without \
-             arrival times"
+            "collectives differed between ranks in {steps} steps; these steps are accounted \
+             without arrival times"
         ),
         // Ranks that wait for each other leave together, no matter which came last.
         VerdictNote::ArrivalsUnknown => {
-            "nobody recorded when ranks issue collectives: a late rank can be named only in \
+            "arrival times at collectives were not recorded: a late rank can be named only in \
              stages that do not synchronise"
                 .to_owned()
         }
@@ -49,25 +50,25 @@ pub fn note(note: &VerdictNote) -> String {
             format!("the job was restarted ({times}); steps are counted from the last start")
         }
         VerdictNote::OtherHosts => {
-            "ranks of other hosts are not recorded: this is about the ranks of this host only"
+            "ranks of other hosts are not recorded: this verdict covers the ranks of this host only"
                 .to_owned()
         }
-        VerdictNote::HostUnheard { host } => format!(
-            "host {host} was not heard of for a while: what its ranks did then may be missing"
-        ),
+        VerdictNote::HostUnheard { host } => {
+            format!("host {host} sent nothing for a while: records of its ranks may be missing")
+        }
         VerdictNote::OneStep { on_one_clock: true } => {
-            "one step was recorded: what made a rank enter it late lies before it, and is \
+            "only one step was recorded: if a rank enters it late, the cause lies before it and is \
              accounted as step.entry_skew"
                 .to_owned()
         }
         VerdictNote::OneStep {
             on_one_clock: false,
-        } => "one step was recorded, and clocks cannot be compared: a rank that entered it early \
-             and waited may look late"
+        } => "only one step was recorded, and clocks cannot be compared: a rank that entered it \
+             early and waited may look late"
             .to_owned(),
         VerdictNote::NoTraining => {
-            "no training was recorded: no optimizer ran in a process that had laggard loaded; \
-             `laggard doctor` checks whether it can be"
+            "no training was recorded: no optimizer ran in a process that had loaded laggard; \
+             `laggard doctor` checks the installation"
                 .to_owned()
         }
         VerdictNote::NoWindow {
@@ -76,8 +77,8 @@ pub fn note(note: &VerdictNote) -> String {
             warmup_steps,
             min_steps,
         } => format!(
-            "no window was analysed: {steps} steps of {ranks} ranks recorded, of which the first \
-             {warmup_steps} are warm-up and at least {min_steps} more are needed"
+            "no window was analysed: {steps} steps of {ranks} ranks were recorded; the first \
+             {warmup_steps} are warm-up, and at least {min_steps} more are needed"
         ),
         VerdictNote::Profiled {
             steps: (first, last),
@@ -90,9 +91,9 @@ pub fn note(note: &VerdictNote) -> String {
                 format!(", steps took {times:.2} times as long")
             });
             format!(
-                "steps {first}-{last} were profiled on {}: the loop stood still for \
-                 {stall_s:.2} s to start and stop, and for {write_s:.2} s to write the \
-                 trace{slowdown}; these steps are left out of the accounting",
+                "steps {first}-{last} were profiled on {}: the loop paused for {stall_s:.2} s to \
+                 start and stop the profiler, and for {write_s:.2} s to write the trace{slowdown}; \
+                 these steps are left out of the accounting",
                 who(ranks)
             )
         }
@@ -106,15 +107,16 @@ pub fn note(note: &VerdictNote) -> String {
             ranks,
             first,
         } => format!(
-            "the last {} of group {group} in a log is #{last}; the logs of {} end earlier, \
-             from #{first} on: they stopped before the others, or were written before",
+            "the last {} of group {group} in a log is #{last}; the logs of {} end earlier, at \
+             #{first} or later: these ranks stopped before the others, or their logs were written \
+             earlier",
             op.name(),
             who(ranks)
         ),
         VerdictNote::AmbiguousSteps { steps } => format!(
-            "in {steps} steps a rank was late, or waited for its device: which one is unknown. \
+            "in {steps} steps a rank was late or waited for its device, and it is unknown which. \
              These hosts do not meet in each step, and no majority shows what is usual; device \
-             marks would tell (`laggard doctor` says whether they are on)"
+             marks would show it (`laggard doctor` says whether they are on)"
         ),
         VerdictNote::DevicesUnseen => DEVICES_UNSEEN.to_owned(),
         VerdictNote::StagesOfHosts => STAGES_OF_HOSTS.to_owned(),
@@ -128,15 +130,17 @@ pub fn note(note: &VerdictNote) -> String {
         } => silent_wait(*per_step, *idle_share_max),
         VerdictNote::BlocksUnseen => BLOCKS_UNSEEN.to_owned(),
         VerdictNote::Uncompared { ranks } => format!(
-            "{} {} a role of its own: outside of a pipeline's blocks nothing was compared with \
-             what others do; device marks would tell (`laggard doctor` says whether they are on)",
+            "{} {} a role of {} own and {} compared with no other rank outside pipeline blocks; \
+             device marks would allow a comparison (`laggard doctor` says whether they are on)",
             who(ranks),
             of(ranks, "has", "have each"),
+            its(ranks),
+            of(ranks, "was", "were"),
         ),
         VerdictNote::UnlikeDevice(device) => format!(
-            "rank {}'s device takes {} of a step in {}, those of other roles {}: its role may have so \
-             much more to do, or the device is slow, which cannot be distinguished; swap two ranks' \
-             devices, and see whether it moves with the device",
+            "rank {}'s device takes {} of a step in {}, devices of other roles take {}: either its \
+             role has more work or the device is slow; swap the devices of two ranks, and check \
+             whether the difference moves with the device",
             device.rank,
             duration(device.took_s),
             device.stage,
@@ -155,22 +159,24 @@ pub fn note(note: &VerdictNote) -> String {
 fn calls(note: &CallLogNote) -> String {
     match note {
         CallLogNote::NoIterations => {
-            "nothing in the logs marks iterations: no collective that all ranks enter once in each"
+            "nothing in the logs marks iterations: no collective is entered once per iteration by \
+             all ranks"
                 .to_owned()
         }
         CallLogNote::NothingCompared { why } => format!("nothing was compared: {why}"),
         CallLogNote::NoSchedule => {
-            "no pipeline schedule explains what ranks send and receive: blocks are not distinguished"
+            "no pipeline schedule explains the sends and receives of the ranks: blocks are not \
+             distinguished"
                 .to_owned()
         }
         CallLogNote::HostsAhead => {
-            "hosts call what a block needs before its input is there: calls say when blocks are \
-             launched, and which of them is slow is unknown"
+            "hosts launch blocks before their input is there: calls show when blocks are launched, \
+             not which block is slow"
                 .to_owned()
         }
-        CallLogNote::FewIterations { timed } => format!(
-            "the time of {timed} iterations is known, too few to say what is usual"
-        ),
+        CallLogNote::FewIterations { timed } => {
+            format!("only {timed} iterations are timed, too few to know the usual time")
+        }
         // Logs end in the middle of work, too, where recording stopped.
         CallLogNote::LogsEnd(halt) => format!(
             "the logs end in iteration {} with nothing else under way: if the job hung, {}",
@@ -178,7 +184,13 @@ fn calls(note: &CallLogNote) -> String {
             pipeline::halt_point(halt)
         ),
         CallLogNote::NoLog { ranks } => format!("no log of {}", who(ranks)),
-        CallLogNote::PartialLogs { ranks, span, whole, iterations, lost } => {
+        CallLogNote::PartialLogs {
+            ranks,
+            span,
+            whole,
+            iterations,
+            lost,
+        } => {
             let seen = match span {
                 Some((from, to)) => format!("iterations {from}-{to}"),
                 None => "no iteration".to_owned(),
@@ -191,15 +203,15 @@ fn calls(note: &CallLogNote) -> String {
                 ),
             };
             format!(
-                "coverage is partial: of {} {seen} were recorded whole, {whole} of \
+                "coverage is partial: whole records of {} cover {seen}, {whole} of \
                  {iterations}{lost}",
                 who(ranks),
             )
         }
         // A rank that is late by as much at every meeting looks like one whose clock is behind.
         CallLogNote::OffClocks { ranks } => format!(
-            "clocks of {} differ from the others' and were set right by when ranks meet: \
-             their steady lateness is unknown",
+            "clocks of {} differ from the others' and were corrected by the meetings of ranks: \
+             steady lateness of these ranks is unknown",
             who(ranks)
         ),
     }
@@ -208,15 +220,15 @@ fn calls(note: &CallLogNote) -> String {
 fn device_wait(share: f64, devices: DevicesSeen) -> String {
     let known = match devices {
         DevicesSeen::None => {
-            "; which device is slow, and what a host does there itself, cannot be observed without \
-             device marks"
+            "; without device marks, a slow device and the host's own work there cannot be \
+             observed"
         }
         // An incident names it.
         DevicesSeen::Slower => "",
         DevicesSeen::Alike => "; no device is slower than the others",
     };
     format!(
-        "the hosts spend {} of the step where they wait for their devices{known}",
+        "the hosts spend {} of the step at points where they wait for their devices{known}",
         percent(share)
     )
 }
@@ -231,8 +243,8 @@ fn read_back(of_line: &ReadBackSummary) -> String {
 
 fn silent_wait(per_step: f64, idle_share_max: f64) -> String {
     format!(
-        "{} for the device without reading back may leave it idle for up to {} of the step: \
-         a copy from memory that is not pinned (pin_memory=True, non_blocking=True) waits so",
+        "{} for the device without reading back may leave it idle for up to {} of the step: a copy \
+         from memory that is not pinned (pin_memory=True, non_blocking=True) waits like this",
         often(per_step, "wait"),
         percent(idle_share_max)
     )

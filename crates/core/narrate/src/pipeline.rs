@@ -31,7 +31,7 @@ pub(crate) fn slow_iterations(found: &SlowIterations) -> String {
         BlockCause::Outside | BlockCause::Unseen => {}
     }
     text += if found.open {
-        "; it goes on"
+        "; ongoing"
     } else {
         "; recovered since"
     };
@@ -53,8 +53,8 @@ fn subject(found: &SlowIterations) -> String {
     }
     let what = match cause {
         BlockCause::Compute => "slow in",
-        BlockCause::Host => "standing still in",
-        BlockCause::Transfer => "sent its input late in",
+        BlockCause::Host => "stalled in",
+        BlockCause::Transfer => "waiting for late input in",
         BlockCause::Outside => "late outside the pipeline",
         BlockCause::Unseen => "",
     };
@@ -75,15 +75,15 @@ fn subject(found: &SlowIterations) -> String {
 
 fn unseen(found: &SlowIterations) -> String {
     match (found.stage, found.unseen.as_slice()) {
-        (_, []) => "no rank and no block that was recorded is slow enough to explain it".to_owned(),
+        (_, []) => "no recorded rank or block is slow enough to explain it".to_owned(),
         (Some(stage), ranks) => format!(
-            "something is slow in pipeline stage {stage}, of which nothing was recorded ({} without \
-             a log)",
+            "something is slow in pipeline stage {stage}, which was not recorded ({} without a \
+             log)",
             who(ranks)
         ),
         (None, ranks) => {
             format!(
-                "something is slow where nothing was recorded ({} without a log)",
+                "something is slow on ranks that were not recorded ({} without a log)",
                 who(ranks)
             )
         }
@@ -170,8 +170,7 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
                 ("arrival", "all ranks meet")
             };
             let text = format!(
-                "where {place}, {} of what they waited longer than usual for one rank alone was \
-                 for {}",
+                "where {place}, {} of the extra wait for a single rank was for {}",
                 percent(*share),
                 who(ranks)
             );
@@ -198,8 +197,8 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
         PipelineFact::Overdue { silent_s, usual_s } => Worded::new(
             "halt_point",
             format!(
-                "of all blocks it is the only one that could go on; others went on for {} after \
-                 its last call and input, and the next call usually takes {}",
+                "it is the only block that could continue; others continued for {} after its last \
+                 call and input, and the next call usually takes {}",
                 duration(*silent_s),
                 duration(*usual_s)
             ),
@@ -251,7 +250,7 @@ pub(crate) fn fact(found: &PipelineFact) -> Worded {
         } => Worded::new(
             "own_blocks",
             format!(
-                "blocks of {} took {} then, those of the same stage in other pipelines {}",
+                "blocks of {} took {} then, blocks of the same stage in other pipelines took {}",
                 who(ranks),
                 duration(*own_s),
                 duration(*copies_s),

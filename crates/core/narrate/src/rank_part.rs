@@ -9,15 +9,16 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
     let (who, its) = (who(ranks), of(ranks, "its", "their"));
     match part {
         RankPart::Pause => format!(
-            "wait, or look whether {who} still {} on",
-            of(ranks, "gets", "get")
+            "wait, or check whether {who} still {} progress",
+            of(ranks, "makes", "make")
         ),
         RankPart::EndedOutput => {
             let ended = of(ranks, "its process has", "their processes have");
             format!("look at the output of {who}: {ended} ended")
         }
         RankPart::CollectiveBefore => format!(
-            "compare sizes and types in the collective that the others have left and not {who}"
+            "compare sizes and types in the collective that the others have left and {who} {} not",
+            of(ranks, "has", "have")
         ),
         RankPart::LoaderWorkers => {
             format!("look at the loader's workers of {who}: one was stopped or has ended")
@@ -28,12 +29,13 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         RankPart::Stack => format!("look at the stack of {who}"),
         RankPart::UnseenHosts => {
             format!(
-                "look at what {who} printed, at what laggard reports on the hosts there, and at the \
-                 network"
+                "look at the output of {who}, at laggard's reports on {its} {}, and at the network",
+                of(ranks, "host", "hosts")
             )
         }
         RankPart::Branches => {
-            "compare the lines of code of the sides, and what each chose its branch by".to_owned()
+            "compare the lines of code of the sides, and the conditions that chose their branches"
+                .to_owned()
         }
         RankPart::Tensors => {
             format!("give {who} tensors of the sizes and types the others have")
@@ -45,23 +47,23 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             "issue the collectives of both groups in the same order on all ranks".to_owned()
         }
         RankPart::LaggingDevice => format!(
-            "look at the device of {who}: errors in the kernel's log of {its} host, and what {its} \
-             stream runs before this collective"
+            "look at the device of {who}: errors in the kernel log of {its} host, and earlier work \
+             in {its} stream"
         ),
         // Without timing the recorder has no event at the begin: issued and begun look alike.
         RankPart::RecorderDumps => {
-            "save Flight Recorder dumps of all ranks with TORCH_NCCL_ENABLE_TIMING=1: they tell \
+            "save Flight Recorder dumps of all ranks with TORCH_NCCL_ENABLE_TIMING=1: they show \
              which device has not begun the collective; look at the devices and the network"
                 .to_owned()
         }
         RankPart::StacksAndDevices => {
             "look at the stacks and at the devices: a device that computes nothing and draws \
-             little power waits, one that is busy may be the one; Flight Recorder dumps of all \
-             ranks with TORCH_NCCL_ENABLE_TIMING=1 tell which has not begun a collective"
+             little power waits, and a busy device may be the cause; Flight Recorder dumps of all \
+             ranks with TORCH_NCCL_ENABLE_TIMING=1 show which device has not begun a collective"
                 .to_owned()
         }
         RankPart::StartNetwork => {
-            "look whether the hosts of the ranks reach one another: network interface \
+            "check whether the hosts of the ranks reach one another: network interface \
              (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), firewall, addresses of an earlier start"
                 .to_owned()
         }
@@ -72,7 +74,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         // A port that is down at one end decides it: then that end alone is named.
         RankPart::LinkEnds => format!(
             "look at the network cards of {who} and the switch between them: counters cannot \
-             tell the two ends of a link apart"
+             distinguish the two ends of a link"
         ),
         RankPart::StillProxy => {
             format!(
@@ -83,7 +85,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             format!("look at NCCL's proxy thread of {who}: is {its} core taken by something else?")
         }
         RankPart::Stream => {
-            format!("look what the stream of {who} waits for: a kernel before it hangs")
+            format!("check what the stream of {who} waits for: an earlier kernel hangs")
         }
         RankPart::StillGpu => {
             format!("look at the GPU of {who}: errors, clocks, a kernel that does not end")
@@ -92,11 +94,12 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             format!("look at the GPU of {who}: clocks, power, PCIe width, other work on it")
         }
         RankPart::AllGpus => {
-            "look at the GPUs: laggard does not see inside what runs without the network".to_owned()
+            "look at the GPUs: laggard cannot observe operations that do not use the network"
+                .to_owned()
         }
         RankPart::WorkBefore => {
             format!(
-                "look at what {who} {} before: input, compute, host",
+                "look at what {who} {} before the operation: input, compute, host",
                 of(ranks, "does", "do")
             )
         }
@@ -110,7 +113,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         }
         // The kernel ends a process by SIGKILL when memory is short, and only its log says so.
         RankPart::Memory => {
-            "look in the kernel's log of its host for \"Out of memory\", and at who may kill \
+            "look in the kernel log of its host for \"Out of memory\", and for services that kill \
              processes there; the other ranks are fine"
                 .to_owned()
         }

@@ -6,7 +6,7 @@ use model::{
 };
 
 use crate::death;
-use crate::words::{of, who};
+use crate::words::{its, of, who};
 
 /// Words a note of a source.
 pub fn source_note(note: &SourceNote) -> String {
@@ -15,16 +15,16 @@ pub fn source_note(note: &SourceNote) -> String {
         SourceNote::UnreadTable { table, error } => {
             let lost = match table {
                 SharedTable::Ring => "its rank",
-                SharedTable::Live => "what its rank communicates",
-                SharedTable::Requests => "what its rank sends",
+                SharedTable::Live => "the communication of its rank",
+                SharedTable::Requests => "the network traffic of its rank",
             };
             format!("{error}; {lost} is not observed")
         }
         SourceNote::ProbeFaults(faults) => {
-            format!("the probes counted {faults} faults of their own")
+            format!("the probes counted {faults} internal faults")
         }
         SourceNote::Undelivered => {
-            "the collector did not get everything: it did not take it in time".to_owned()
+            "the collector did not accept all data in time: some data is missing".to_owned()
         }
         SourceNote::RecordingEnds(error) => format!("the recording ends early: {error}"),
         SourceNote::RecorderLate(rank) => format!(
@@ -33,7 +33,7 @@ pub fn source_note(note: &SourceNote) -> String {
         ),
         SourceNote::Profile(note) => profile(note),
         SourceNote::RanksGuessed => {
-            "no communicator has all processes: ranks are counted here in order of host and process"
+            "no communicator contains all processes: ranks are numbered by host and process"
                 .to_owned()
         }
         SourceNote::Ras(note) => ras(note),
@@ -44,9 +44,9 @@ pub fn source_note(note: &SourceNote) -> String {
         SourceNote::WorkRequests {
             requests,
             connections,
-        } => format!(
-            "{requests} work requests that came back were reported, of {connections} connections"
-        ),
+        } => {
+            format!("{requests} completed work requests of {connections} connections were reported")
+        }
         SourceNote::Printed(note) => printed(note),
         SourceNote::Text(text) => text.clone(),
     }
@@ -58,14 +58,14 @@ fn profile(note: &ProfileNote) -> String {
         ProfileNote::TooSoon(since_s) => format!("{REFUSED}: the last one was {since_s} s ago"),
         ProfileNote::TooFar(step) => format!("{REFUSED}: step {step} is far ahead"),
         ProfileNote::NoFolder(error) => format!("no rank can be profiled: {error}"),
-        ProfileNote::NoMailbox => "no rank could be profiled: none has a mailbox".to_owned(),
+        ProfileNote::NoMailbox => "no rank could be profiled: no rank has a mailbox".to_owned(),
         ProfileNote::Unrecorded { rank, why } => {
             let why = match why {
                 Unrecorded::Busy => "a profiler runs in it",
                 Unrecorded::Failed => "its profiler failed, or another was started",
                 Unrecorded::Late => "it was past the first step",
-                Unrecorded::NotBegun => "it did not come to the first step",
-                Unrecorded::NotEnded => "it did not come to the end of the window",
+                Unrecorded::NotBegun => "it did not reach the first step",
+                Unrecorded::NotEnded => "it did not reach the end of the window",
             };
             format!("rank {rank} was not profiled: {why}")
         }
@@ -79,17 +79,17 @@ fn ras(note: &RasNote) -> String {
     match note {
         RasNote::Replied(text) => format!("NCCL's RAS: {text}"),
         RasNote::OtherJob(address) => format!(
-            "NCCL's RAS: the process that answers at {address} knows nothing of this job; give each \
-             job of a host an NCCL_RAS_ADDR of its own"
+            "NCCL's RAS: the process that answers at {address} does not know this job; give each \
+             job on a host its own NCCL_RAS_ADDR"
         ),
-        RasNote::NumberedBy(communicator) => format!("ranks are those of {communicator}"),
+        RasNote::NumberedBy(communicator) => format!("ranks are numbered as in {communicator}"),
         RasNote::MoreFaults {
             others,
             name,
             fault,
         } => format!(
-            "{others} more communicators have faults, {fault} for one ({name}): only JSON replies \
-             tell which ranks of several communicators are the same"
+            "{others} more communicators have faults, for example {fault} in {name}: only JSON \
+             replies show which ranks of different communicators are the same"
         ),
         RasNote::Trouble {
             communicator,
@@ -104,24 +104,26 @@ fn ras(note: &RasNote) -> String {
             communicator,
             function,
         } => format!(
-            "{communicator}: the report does not say which ranks launched how many {function}: ask \
-             for VERBOSE STATUS, or for JSON"
+            "{communicator}: the report does not show how many {function} each rank launched: ask \
+             for VERBOSE STATUS or JSON"
         ),
         RasNote::Elsewhere {
             communicator,
             ranks,
         } => format!(
-            "{communicator}: its {} {} and {} not in it",
+            "{communicator}: its {} {} but {} not in it",
             who(ranks),
             of(ranks, "answers", "answer"),
             of(ranks, "is", "are")
         ),
         RasNote::Moving(communicator) => {
-            format!("{communicator}: ranks are apart, and moved between the replies")
+            format!(
+                "{communicator}: ranks are at different collectives, but moved between the replies"
+            )
         }
         RasNote::OneMoment => {
-            "launched collectives were counted at one moment, at which ranks of a healthy job may be \
-             apart too; a second reply some seconds later tells whether they stay so"
+            "launched collectives were counted at one moment, when ranks of a healthy job may \
+             differ too; a second reply some seconds later shows whether they still differ"
                 .to_owned()
         }
         RasNote::Unreachable {
@@ -139,7 +141,9 @@ fn ras(note: &RasNote) -> String {
             };
             format!("rank {rank}{process} {state}")
         }
-        RasNote::Replies(replies) => format!("of {replies} RAS replies the latest is read"),
+        RasNote::Replies(replies) => {
+            format!("there are {replies} RAS replies: the latest is analysed")
+        }
     }
 }
 
@@ -180,7 +184,7 @@ fn nccl_error(result: i64) -> &'static str {
 fn inspector(note: &InspectorNote) -> String {
     match note {
         InspectorNote::TwoProcesses { communicator, rank } => format!(
-            "two processes say they are rank {rank} of comm {communicator}: the first is believed"
+            "two processes claim to be rank {rank} of comm {communicator}: the first is used"
         ),
         InspectorNote::Lacking {
             lacking,
@@ -189,15 +193,17 @@ fn inspector(note: &InspectorNote) -> String {
             logs,
             size,
         } => format!(
-            "{lacking} of {communicators} communicators lack logs of some ranks, comm {communicator} \
-             of {logs} of {size}: a rank without a log cannot be named"
+            "{lacking} of {communicators} communicators lack logs of some ranks, for example \
+             {logs} of {size} in comm {communicator}: a rank without a log cannot be named"
         ),
         InspectorNote::HostTimed(collectives) => format!(
-            "{collectives} collectives were timed by the host and are left out: such times say \
-             nothing of arrivals"
+            "{collectives} collectives were timed by the host and are left out: such times do not \
+             show arrivals"
         ),
         InspectorNote::CutOff(logs) => {
-            format!("logs whose last line is cut off, because they were being written: {logs}")
+            format!(
+                "logs with an incomplete last line, because they were still being written: {logs}"
+            )
         }
     }
 }
@@ -205,7 +211,7 @@ fn inspector(note: &InspectorNote) -> String {
 fn dumps(note: &DumpNote) -> String {
     match note {
         DumpNote::Copies(ranks) => format!(
-            "the dumps of {} are left out: they are copies of one dump, and whose it is is unknown",
+            "the dumps of {} are left out: they are copies of one dump, and its rank is unknown",
             who(ranks)
         ),
         DumpNote::Old {
@@ -215,8 +221,8 @@ fn dumps(note: &DumpNote) -> String {
             group,
             ended_on,
         } => format!(
-            "the dump of rank {rank} is left out: it is older than the others; {} #{number} of group \
-             {group} has ended on rank {ended_on} and is not in it",
+            "the dump of rank {rank} is left out: it is older than the others and lacks {} \
+             #{number} of group {group}, which has ended on rank {ended_on}",
             op.name()
         ),
         DumpNote::Further {
@@ -225,13 +231,14 @@ fn dumps(note: &DumpNote) -> String {
             number,
             group,
         } => format!(
-            "the dump of rank {rank} is left out: it is of another moment than most; {} #{number} of \
-             group {group} has ended on it and is not in most others",
+            "the dump of rank {rank} is left out: it is from another moment than most; {} \
+             #{number} of group {group} has ended in it and is missing from most others",
             op.name()
         ),
         DumpNote::Missing(ranks) => format!(
-            "there is no dump of {}: which collectives they entered is not known",
-            who(ranks)
+            "there is no dump of {}: {} collectives are unknown",
+            who(ranks),
+            its(ranks)
         ),
     }
 }
@@ -239,12 +246,12 @@ fn dumps(note: &DumpNote) -> String {
 fn traces(note: &TraceNote) -> String {
     match note {
         TraceNote::RankGuessed { file, rank } => {
-            format!("{file} does not say which rank it is of: taken for rank {rank}")
+            format!("{file} does not name its rank: rank {rank} is assumed")
         }
         TraceNote::Lost { file, loss } => format!("{file}: {loss}"),
         TraceNote::Missing(ranks) => format!("no trace of {}", who(ranks)),
         TraceNote::Alone(ranks) => {
-            format!("a trace of one of {ranks} ranks: nothing can be compared")
+            format!("there is a trace of only one of {ranks} ranks: nothing can be compared")
         }
         TraceNote::NoSteps(ranks) => format!(
             "no steps were recorded on {}: call prof.step() in the loop, or mark steps as NVTX \
@@ -266,7 +273,7 @@ fn call_log(rank: u32, defect: &LogDefect) -> String {
             format!("the log of rank {rank} has {runs} runs: the last is analysed")
         }
         LogDefect::Twice => {
-            format!("two logs are of rank {rank}: the one that ends last is analysed")
+            format!("there are two logs of rank {rank}: the one that ends last is analysed")
         }
     }
 }
@@ -288,17 +295,17 @@ fn printed(note: &PrintedNote) -> String {
             format!("the launcher saw rank {rank} end first, {how}{also}")
         }
         PrintedNote::FirstOfHost { local_rank, code } => format!(
-            "torchrun saw the process with local rank {local_rank} of its host end first, {}: its \
-             summary, which would give the rank in the job, is not in this log",
+            "torchrun saw the process with local rank {local_rank} of its host end first, {}: this \
+             log lacks torchrun's summary, which names the rank in the job",
             death::how(*code)
         ),
         PrintedNote::Ended(ranks) => format!(
-            "torchrun saw {} end, and which rank was the first is not in this log",
+            "torchrun saw {} end: this log does not show which rank ended first",
             who(ranks)
         ),
         PrintedNote::EndedSomewhere(code) => format!(
-            "a process ended {}, and its launcher does not say which: the command that DeepSpeed \
-             prints is that of the process that it started last",
+            "a process ended {}, and its launcher does not name it: DeepSpeed prints the command \
+             of the process that it started last",
             death::how(*code)
         ),
         PrintedNote::SlurmTasks { tasks, host, how } => format!(
@@ -311,20 +318,19 @@ fn printed(note: &PrintedNote) -> String {
             }
         ),
         PrintedNote::StuckWatchdog(rank) => format!(
-            "the watchdog of rank {rank} got stuck itself: a call of CUDA or NCCL does not return \
-             there, or a thread keeps the GIL"
+            "the watchdog of rank {rank} got stuck: a call of CUDA or NCCL does not return, or a \
+             thread holds the GIL"
         ),
         // The line has an address only: which rank had it is unknown.
         PrintedNote::LostPeer(address) => format!(
-            "a rank lost the connection to a process at {address}, which ended before: the output of \
-             that process tells why"
+            "a rank lost the connection to a process at {address}, which had ended: the output of \
+             that process shows why"
         ),
         PrintedNote::Differ([one, other]) => format!(
             "PyTorch compared ranks {one} and {other} and found that they call different collectives"
         ),
         PrintedNote::MissedBarrier(ranks) => format!(
-            "monitored_barrier gave up waiting for {}, as the group that it was called for counts its \
-             ranks",
+            "monitored_barrier timed out waiting for {}, numbered within the group of the barrier",
             who(ranks)
         ),
         PrintedNote::LastCalls(calls) => {
@@ -334,19 +340,19 @@ fn printed(note: &PrintedNote) -> String {
                 1 => "",
                 // No claim: each group numbers its own.
                 _ => {
-                    "; no line names their groups: only if they are of one group, the rank with the \
-                     lowest number is behind"
+                    "; no line names their groups: the rank with the lowest number is behind only \
+                     if they share a group"
                 }
             };
-            format!("collectives that ranks were last about to call: {sides}{behind}")
+            format!("last collectives that ranks were about to call: {sides}{behind}")
         }
         PrintedNote::Unnumbered(ranks) => format!(
             "collectives of {} timed out, and PyTorch before 1.13 does not number them: {BEHIND}",
             who(ranks)
         ),
         PrintedNote::Ungrouped(ranks) => format!(
-            "collectives of {} timed out and no line names their group, which PyTorch 2.3 and later \
-             do: {BEHIND}",
+            "collectives of {} timed out, and no line names their group (PyTorch 2.3 and later \
+             name it): {BEHIND}",
             who(ranks)
         ),
         PrintedNote::SomeTimeout => "a collective timed out, and no line names the rank".to_owned(),
@@ -356,8 +362,8 @@ fn printed(note: &PrintedNote) -> String {
                 .map(|(of, work)| format!("{} in {work}", who(of)));
             format!(
                 // No claim: no line names their groups, and two groups may be at one number.
-                "{} timed out, all as #{number}: if they are of one group, its ranks called \
-                 different collectives",
+                "{} timed out, all as #{number}: if they share a group, its ranks called different \
+                 collectives",
                 sides.collect::<Vec<_>>().join(", ")
             )
         }
@@ -379,14 +385,15 @@ fn printed(note: &PrintedNote) -> String {
             ranks,
             number,
         } => format!(
-            "of group {group} only {} printed anything: others may be in it, and may not have \
-             entered #{number}",
+            "only {} of group {group} printed anything: the group may have other ranks that have \
+             not entered #{number}",
             who(ranks)
         ),
         PrintedNote::Uncounted(ranks) => format!(
-            "how far {} came was not printed: whether what others wait in was entered there is not \
-             known",
-            who(ranks)
+            "{} printed no progress, so it is unknown whether {} entered the collective that other \
+             ranks wait in",
+            who(ranks),
+            of(ranks, "it", "they")
         ),
         PrintedNote::Incomparable { group, why } => {
             format!("group {group}: {}", unlike_counts(why))
@@ -400,17 +407,17 @@ fn numbered(op: Option<&str>, number: u64) -> String {
 }
 
 /// Where nothing of a group can be compared.
-const BEHIND: &str = "which rank is behind is unknown";
+const BEHIND: &str = "it is unknown which rank is behind";
 
 fn unlike_counts(why: &UnlikeCounts) -> String {
     match why {
         UnlikeCounts::PointToPoint { ranks, op, number } => format!(
-            "{} timed out in {op} #{number}: each rank counts sends and receives for itself, and \
+            "{} timed out in {op} #{number}: each rank numbers its own sends and receives, so \
              {BEHIND}",
             who(ranks)
         ),
         UnlikeCounts::SharedNumber(ranks) => format!(
-            "several groups of {} have this number, and {BEHIND}",
+            "several groups of {} have this number, so {BEHIND}",
             who(ranks)
         ),
         UnlikeCounts::Apart { waiting, ahead } => {
@@ -418,8 +425,9 @@ fn unlike_counts(why: &UnlikeCounts) -> String {
                 format!("rank {rank} waits in {}", numbered(op.as_deref(), *number))
             });
             format!(
-                "{}; {} completed later ones than the first of these, which all of a group must \
-                 enter: these ranks have called different collectives, or do not count alike",
+                "{}; {} completed later collectives than the first of these, which all ranks of a \
+                 group must enter: these ranks called different collectives, or number them \
+                 differently",
                 waiting.collect::<Vec<_>>().join(", "),
                 who(ahead)
             )
@@ -470,8 +478,8 @@ mod tests {
             [
                 "the launcher saw rank 1 end first, with exit code 1; ranks 0,2 ended in the same second",
                 "the launcher saw rank 1 end first, by signal 9 (SIGKILL); rank 3 ended in the same second",
-                "the launcher saw rank 1 end first, by signal 6 (SIGABRT), with which watchdogs end processes \
-                 as well",
+                "the launcher saw rank 1 end first, by signal 6 (SIGABRT), which watchdogs send \
+                 too",
                 "the launcher saw rank 1 end first, by signal 64",
             ]
         );
@@ -489,16 +497,17 @@ mod tests {
         let group = "default".to_owned();
         assert_eq!(
             printed(&PrintedNote::Incomparable { group, why: apart }),
-            "group default: rank 0 waits in REDUCE_SCATTER_BASE #167, rank 1 waits in collective #135; \
-             rank 0 completed later ones than the first of these, which all of a group must enter: these \
-             ranks have called different collectives, or do not count alike"
+            "group default: rank 0 waits in REDUCE_SCATTER_BASE #167, rank 1 waits in collective \
+             #135; rank 0 completed later collectives than the first of these, which all ranks of \
+             a group must enter: these ranks called different collectives, or number them \
+             differently"
         );
         let side = |rank, work: &str| (vec![rank], work.to_owned());
         let sides = vec![side(3, "ALLREDUCE (64 elements)"), side(7, "BROADCAST")];
         assert_eq!(
             printed(&PrintedNote::UnlikeTimeouts { number: 78, sides }),
-            "rank 3 in ALLREDUCE (64 elements), rank 7 in BROADCAST timed out, all as #78: if they are of \
-             one group, its ranks called different collectives"
+            "rank 3 in ALLREDUCE (64 elements), rank 7 in BROADCAST timed out, all as #78: if they \
+             share a group, its ranks called different collectives"
         );
     }
 

@@ -8,7 +8,7 @@ use model::{
 use crate::fact::Worded;
 use crate::inside;
 use crate::pipeline::standstill;
-use crate::words::{are, duration, of, who};
+use crate::words::{are, duration, its, of, who};
 
 pub(crate) fn headline(stall: &StallClaim) -> String {
     let mut text = format!("{}: {}", beginning(stall), what(stall));
@@ -35,8 +35,8 @@ fn beginning(stall: &StallClaim) -> String {
     let is_paused = stall.pause.is_some_and(|pause| pause.overdue_s.is_none());
     match (stall.severity, stall.open) {
         // The group of all ranks is made before there is any step to speak of.
-        (_, true) if stall.is_of_start() => "the start stands still".to_owned(),
-        (_, false) if stall.is_of_start() => format!("the start stood still for {quiet}"),
+        (_, true) if stall.is_of_start() => "startup has stalled".to_owned(),
+        (_, false) if stall.is_of_start() => format!("startup stalled for {quiet}"),
         // No rank is known to wait for another, so it is not called a hang.
         (_, true) if stall.kind == StallKind::Nowhere => {
             format!("nothing has moved for {quiet} since step {since}")
@@ -92,7 +92,10 @@ fn what(stall: &StallClaim) -> String {
     let Some(wait) = stall.waits.first() else {
         return match (stall.kind, &stall.halts[..]) {
             (StallKind::Nowhere, []) => {
-                format!("{culprits} did nothing, and in which collective they are is not known")
+                format!(
+                    "{culprits} did nothing, and {} collective is unknown",
+                    its(&stall.culprits)
+                )
             }
             // No collective says why nothing moves: the blocks of pipelines do.
             (_, halts) => halts.iter().map(standstill).collect::<Vec<_>>().join(", "),
@@ -113,7 +116,7 @@ fn what(stall: &StallClaim) -> String {
         }
         StallKind::Unseen => {
             let verb = if is_one { "waits" } else { "wait" };
-            format!("{entered} {verb} in {place} for {culprits}, of which nothing is recorded here")
+            format!("{entered} {verb} in {place} for {culprits} (not recorded here)")
         }
         StallKind::Desync if wait.is_undecided() => sides(wait),
         StallKind::Desync => desync(wait),
@@ -125,8 +128,8 @@ fn what(stall: &StallClaim) -> String {
             format!("{entered} entered {place} and {verb} not leave it")
         }
         StallKind::Nowhere => format!(
-            "{entered} issued {place} and did nothing since: whether devices stand still or \
-             hosts are busy is unknown"
+            "{entered} issued {place} and did nothing since: it is unknown whether devices have \
+             stalled or hosts are busy"
         ),
         StallKind::Deadlock => {
             let parts: Vec<String> = stall
@@ -178,10 +181,10 @@ fn desync(wait: &Wait) -> String {
 fn sides(wait: &Wait) -> String {
     let unseen = match &wait.missing[..] {
         [] => String::new(),
-        missing => format!(", of {} nothing is recorded", who(missing)),
+        missing => format!("; {} not recorded", are(missing, &who(missing))),
     };
     format!(
-        "{}{unseen}: which of them is wrong cannot be determined",
+        "{}{unseen}: laggard cannot determine which side is wrong",
         both_sides(wait)
     )
 }
@@ -216,7 +219,8 @@ fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
             "have"
         };
         return format!(
-            "{} {verb} issued {place} and it does not end: which device holds it up cannot be determined",
+            "{} {verb} issued {place}, which does not end: laggard cannot determine which device \
+             holds it up",
             who(&wait.entered)
         );
     }
@@ -343,7 +347,7 @@ pub(crate) fn device_arrival(arrival: &DeviceArrival) -> Worded {
         "were"
     };
     let others = match later_s {
-        Some(later_s) => format!("{others} had not {} later", duration(*later_s)),
+        Some(later_s) => format!("{others} had not reached it {} later", duration(*later_s)),
         // A host that waits for its device no longer looks, so this is no proof of absence.
         None => format!("{others} {verb} not observed there"),
     };
@@ -354,7 +358,7 @@ pub(crate) fn device_arrival(arrival: &DeviceArrival) -> Worded {
     values.extend(later_s.map(|later_s| ("later_s", later_s)));
     Worded::new(
         "device_marks",
-        format!("{there} got to {place}; {others}"),
+        format!("{there} reached {place}; {others}"),
         &values,
     )
 }
@@ -513,7 +517,7 @@ mod tests {
                         ..a_wait()
                     },
                 ),
-                "the start stands still: ",
+                "startup has stalled: ",
             ),
         ] {
             let text = headline(&claim);
@@ -552,8 +556,8 @@ mod tests {
         };
         assert_eq!(
             what(&stall(StallKind::Desync, undecided)),
-            "rank 0 entered ALLREDUCE, rank 2 entered BARRIER as #46 of group default, of rank 2 \
-             nothing is recorded: which of them is wrong cannot be determined"
+            "rank 0 entered ALLREDUCE, rank 2 entered BARRIER as #46 of group default; rank 2 is \
+             not recorded: laggard cannot determine which side is wrong"
         );
     }
 
@@ -575,7 +579,9 @@ mod tests {
             "the devices of ranks 1-2 have not finished ALLREDUCE #46 of group default, which has \
              ended on ranks 0,3"
         );
-        assert!(text(open(&[], &[])).ends_with("which device holds it up cannot be determined"));
+        assert!(
+            text(open(&[], &[])).ends_with("laggard cannot determine which device holds it up")
+        );
     }
 
     #[test]
@@ -584,14 +590,14 @@ mod tests {
             let wait = a_wait();
             device_arrival(&DeviceArrival { wait, later_s }).text
         };
-        let there = "the devices of ranks 0-1,3 got to ALLREDUCE #46 of group default";
+        let there = "the devices of ranks 0-1,3 reached ALLREDUCE #46 of group default";
         assert_eq!(
             text(None),
             format!("{there}; the device of rank 2 was not observed there")
         );
         assert_eq!(
             text(Some(0.5)),
-            format!("{there}; the device of rank 2 had not 500.0 ms later")
+            format!("{there}; the device of rank 2 had not reached it 500.0 ms later")
         );
     }
 

@@ -43,11 +43,10 @@ fn what(found: &Straggler) -> String {
     let of = |one, several| words::of(&found.ranks, one, several);
     let text = match found.cause {
         HoldUp::NotDelivered if found.either => {
-            format!("what is sent between {who} arrives late")
+            format!("data between {who} arrives late")
         }
         HoldUp::NotDelivered => {
-            let sends = of("sends and is sent", "send and are sent");
-            format!("what {who} {sends} arrives late")
+            format!("data to and from {who} arrives late")
         }
         HoldUp::NotTransmitted => {
             format!(
@@ -125,8 +124,8 @@ mod tests {
         };
         assert_eq!(
             headline(&found, 7),
-            "ALLREDUCE of group dp takes up to 3.0 times as long as usual since step 7: what rank \
-             2 sends and is sent arrives late, on channel 1 only"
+            "ALLREDUCE of group dp takes up to 3.0 times as long as usual since step 7: data to \
+             and from rank 2 arrives late, on channel 1 only"
         );
         let Worded { label, text, .. } = fact(&found);
         assert_eq!(label, "not_delivered");
@@ -147,6 +146,6 @@ mod tests {
             ranks: vec![2, 3],
             ..found
         };
-        assert!(what(&both).starts_with("what is sent between ranks 2-3 arrives late"));
+        assert!(what(&both).starts_with("data between ranks 2-3 arrives late"));
     }
 }

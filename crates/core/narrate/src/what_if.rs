@@ -35,7 +35,7 @@ pub(crate) fn headline(found: &StepSlowdown) -> String {
             )
         }
         SlowdownCause::Data { spread, .. } => format!(
-            "microbatches take unlike time on every rank: forward passes vary by {}, backward \
+            "microbatches take different times on every rank: forward passes vary by {}, backward \
              passes by {}, both together; up to {} of step time, and no rank is to blame",
             percent(spread.forward),
             percent(spread.backward),
@@ -106,7 +106,7 @@ pub(crate) fn fact(found: &StepSlowdown) -> Worded {
         }
         SlowdownCause::Unexplained { op_type, slowdown } => {
             let text = format!(
-                "{op_type} slows most: with all else ideal a step would take {}",
+                "{op_type} slows steps most: with everything else ideal, a step would take {}",
                 times(*slowdown)
             );
             Worded::new("unexplained", text, &[("slowdown", *slowdown)])

@@ -54,13 +54,13 @@ impl FromStr for Axis {
 #[non_exhaustive]
 pub enum LayoutError {
     /// A name that is none of an axis.
-    #[error("{name:?} is none of tp, cp, ep, dp, pp")]
+    #[error("{name:?} is not one of tp, cp, ep, dp, pp")]
     UnknownAxis {
         /// The name.
         name: String,
     },
     /// An axis stands twice in an order, or a size is zero.
-    #[error("{} stands twice or is zero", axis.name())]
+    #[error("{} appears twice or is zero", axis.name())]
     Axis {
         /// The axis.
         axis: Axis,

@@ -207,7 +207,7 @@ impl PipelineTrace {
             let cell = op * lanes + step * trace.layout.dp_size as usize;
             let cell = cell + row.dp_rank as usize;
             if !trace.start_s[cell].is_nan() {
-                let reason = format!("{} stands there twice", trace.ops[op]);
+                let reason = format!("{} appears there twice", trace.ops[op]);
                 return Err(TraceError::new(place_of(row), reason));
             }
             trace.start_s[cell] = row.start_s;
@@ -448,9 +448,9 @@ fn operations(
             let place = format!("step {step}, dp rank 0");
             // They stand in order: a lower one is that of the operation before.
             let reason = if op.number < *size {
-                format!("{op} stands there twice")
+                format!("{op} appears there twice")
             } else {
-                format!("after {size} of them stands {op}: seq_id must count from 0")
+                format!("{op} follows {size} of its kind: seq_id must count from 0")
             };
             return Err(TraceError::new(place, reason));
         }

@@ -623,7 +623,7 @@ mod tests {
         agent.record(JournalWriter::create(&recording, "job").unwrap());
         agent.poll(Instant::now());
         let (job, _) = agent.finish();
-        let said = "the probes counted 2 faults of their own";
+        let said = "the probes counted 2 internal faults";
         assert!(job.verdict().notes.iter().any(|note| note == said));
         let recorded = std::fs::read_to_string(recording).unwrap();
         assert!(recorded.contains(said), "{recorded}");

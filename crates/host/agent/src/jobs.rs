@@ -168,7 +168,7 @@ impl HostJobs {
                 watch(&directory, &claim, &host, &stop, &say)
             }))
             .unwrap_or_else(|_| {
-                say("watched no more after a fault of our own; the job goes on");
+                say("no longer watched after an internal fault; the job continues");
                 WatchOutcome::Failed
             })
         });

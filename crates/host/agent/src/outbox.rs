@@ -186,7 +186,7 @@ impl BatchOutbox {
                 }
             }
             BatchAnswer::Refused(reason) => {
-                let said = self.complain(format!("refuses what it is sent ({reason})"));
+                let said = self.complain(format!("refuses a batch ({reason})"));
                 self.drop_batch();
                 self.back_off(now, None);
                 AnswerOutcome {
@@ -196,7 +196,7 @@ impl BatchOutbox {
             }
             BatchAnswer::Later { reason, wait } => {
                 let said = self.complain(format!(
-                    "does not take what it is sent ({reason}); it is kept, the command goes on"
+                    "does not accept batches ({reason}); they are kept, and the command continues"
                 ));
                 self.back_off(now, wait);
                 AnswerOutcome {
@@ -379,7 +379,7 @@ mod tests {
         // A batch keeps its number until it is answered: the collector knows it again.
         assert!(tries.iter().all(|it| it.1 == "5-1" && it.2 == tries[0].2));
         assert!(played.outbox.is_behind());
-        let heard = "does not take what it is sent (no answer); it is kept, the command goes on";
+        let heard = "does not accept batches (no answer); they are kept, and the command continues";
         assert_eq!(played.said, [heard]);
 
         let silent = played.sent.len();

@@ -202,7 +202,7 @@ fn send(stream: &mut TcpStream, command: &str, deadline: Instant) -> io::Result<
 }
 
 fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("the address stands for none");
+    let mut last = io::Error::other("the name resolves to no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, left(deadline)?) {
             Ok(stream) => return Ok(stream),

@@ -147,7 +147,7 @@ impl Publisher {
                     most_bytes: client.max_payload(),
                 },
                 PublishErrorKind::StreamNotFound => NotPublished::Away(
-                    "it has no stream for batches: no collector was there yet".to_owned(),
+                    "it has no stream for batches: no collector has created it yet".to_owned(),
                 ),
                 _ => NotPublished::Away(error.to_string()),
             }),

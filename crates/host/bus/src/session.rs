@@ -172,7 +172,7 @@ impl Session {
         let stream = bus
             .get_or_create_stream(config)
             .await
-            .to("make the stream")?;
+            .to("create the stream")?;
         let collectors = bucket(&bus, names::COLLECTORS, ALIVE_FOR).await?;
         let jobs = bucket(&bus, names::JOBS, Duration::ZERO).await?;
         Ok(Self {
@@ -200,7 +200,7 @@ impl Session {
             .put(names::token(collector), text.into())
             .await
             .map(drop)
-            .to("say that we are here")
+            .to("announce this collector")
     }
 
     /// Collectors that are alive by the clock of the bus, each with what it said.
@@ -208,7 +208,7 @@ impl Session {
     /// # Errors
     /// [`BusError`].
     pub async fn alive(&self) -> Result<BTreeMap<String, Vec<u8>>, BusError> {
-        let wanted = "look who is here";
+        let wanted = "list the collectors";
         let keys: Vec<String> = self
             .collectors
             .keys()
@@ -284,7 +284,7 @@ impl Session {
         revision: u64,
         text: Vec<u8>,
     ) -> Result<Option<u64>, BusError> {
-        let (key, wanted) = (names::token(job), "note who keeps a job");
+        let (key, wanted) = (names::token(job), "record the keeper of a job");
         // Not an update from 0: of a job that was deleted the bucket still has a marker, with a
         // revision.
         if revision == 0 {
@@ -315,7 +315,7 @@ impl Session {
             // left.
             .purge(names::token(job))
             .await
-            .to("delete what is noted of a job")
+            .to("delete the keeper record of a job")
     }
 
     /// The messages of a job, from about `since_s` on, in seconds since 1970, from the first one on
@@ -363,7 +363,7 @@ impl Session {
             .client()
             .publish(names::orders(job, host), text.into())
             .await
-            .to("tell a host what is wanted")
+            .to("send orders to a host")
     }
 }
 
@@ -386,7 +386,9 @@ async fn bucket(bus: &Context, name: &str, max_age: Duration) -> Result<Store, B
         allow_direct: true,
         ..Config::default()
     };
-    bus.get_or_create_stream(config).await.to("make a bucket")?;
+    bus.get_or_create_stream(config)
+        .await
+        .to("create a bucket")?;
     bus.get_key_value(name).await.to("open a bucket")
 }
 
@@ -457,7 +459,7 @@ fn endless<T: Send + 'static>(
 }
 
 fn arrival(message: &Message) -> Result<StreamMessage, BusError> {
-    let info = message.info().to("read where a message stands")?;
+    let info = message.info().to("read the position of a message")?;
     let (position, pending) = (info.stream_sequence, info.pending);
     let at_ns = i64::try_from(info.published.unix_timestamp_nanos()).unwrap_or(i64::MAX);
     let batch = BusBatch::of(

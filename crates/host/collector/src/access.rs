@@ -58,7 +58,7 @@ pub enum TokensError {
     },
     /// It is not the TOML it should be. The parser's own message would show tokens.
     #[error(
-        "{}: write one line each for some of agent, viewer and admin: viewer = \"TOKEN\"",
+        "{}: write one line for each role (agent, viewer, admin), such as viewer = \"TOKEN\"",
         path.display()
     )]
     Content {
@@ -66,7 +66,7 @@ pub enum TokensError {
         path: PathBuf,
     },
     /// A token is easily guessed.
-    #[error("{}: the token of {role} is shorter than {SHORTEST_TOKEN} letters", path.display())]
+    #[error("{}: the token of {role} is shorter than {SHORTEST_TOKEN} characters", path.display())]
     Short {
         /// The file.
         path: PathBuf,

@@ -170,18 +170,18 @@ async fn admit(
     let headers = request.headers();
     // A page of somebody else's must not reach us through a name that leads here.
     if shared.is_private && !is_local(headers) {
-        let reason = "without tokens only localhost is answered";
+        let reason = "without tokens, only requests from localhost are answered";
         return refuse(StatusCode::FORBIDDEN, reason);
     }
     // Nor must it change anything where it need not read the answer.
     if !request.method().is_safe() && is_of_another_page(headers) {
-        let reason = "pages of others cannot change anything here";
+        let reason = "pages of other sites cannot change anything here";
         return refuse(StatusCode::FORBIDDEN, reason);
     }
     let token = token(headers, role);
     match shared.inner.options.tokens.allow(token.as_deref(), role) {
         Some(true) => next.run(request).await,
-        Some(false) => refuse(StatusCode::FORBIDDEN, "this token is not for that"),
+        Some(false) => refuse(StatusCode::FORBIDDEN, "this token does not allow that"),
         None => {
             let mut refusal = refuse(StatusCode::UNAUTHORIZED, "a token is needed");
             if role == Role::Viewer {
@@ -223,7 +223,7 @@ async fn lead(
         // This redirect keeps method and body; after others a DELETE becomes a GET.
         return (StatusCode::TEMPORARY_REDIRECT, location).into_response();
     }
-    let reason = format!("the job is kept by {keeper}, which is not there");
+    let reason = format!("the job is kept by {keeper}, which is not reachable");
     later(StatusCode::SERVICE_UNAVAILABLE, &reason)
 }
 
@@ -328,7 +328,7 @@ fn no_job() -> Response {
 
 /// What is kept of a job is damaged.
 fn unreadable() -> Response {
-    let reason = "what is kept of the job cannot be read";
+    let reason = "the stored job cannot be read";
     refuse(StatusCode::INTERNAL_SERVER_ERROR, reason)
 }
 
@@ -560,7 +560,7 @@ async fn add_silence(State(shared): App, headers: HeaderMap, body: axum::body::B
         .unwrap_or_default()
         .trim();
     if !kind.eq_ignore_ascii_case("application/json") {
-        let reason = "a silence is sent as application/json";
+        let reason = "send a silence as application/json";
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
     }
     let Ok(silence) = serde_json::from_slice::<Silence>(&body) else {

@@ -224,7 +224,7 @@ impl<'a> BusMember<'a> {
             kept.end().await;
         }
         if self.let_go(&job).await {
-            self.inner.say(&job, &"somebody else keeps it");
+            self.inner.say(&job, &"another collector keeps it");
         }
     }
 

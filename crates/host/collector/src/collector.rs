@@ -95,7 +95,7 @@ pub enum OpenError {
     #[error(transparent)]
     History(#[from] PlaceError),
     /// Anyone who reaches the address could send and read everything.
-    #[error("{address} can be reached from elsewhere: that takes tokens (--tokens FILE)")]
+    #[error("{address} can be reached from other hosts: use --tokens FILE")]
     Open {
         /// The address.
         address: SocketAddr,

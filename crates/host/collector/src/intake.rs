@@ -57,7 +57,7 @@ async fn take(
     };
     // The stream is what collectors take jobs over by: a batch beside it would be in one copy only.
     if shared.inner.ownership.is_some() {
-        let reason = "batches come over the bus here: --bus";
+        let reason = "this collector takes batches from the bus: use --bus";
         return refused(
             "misdirected",
             later(StatusCode::MISDIRECTED_REQUEST, reason),
@@ -78,7 +78,7 @@ async fn take(
         }
         Err(_) => {
             let seconds = RECEIVED_WITHIN.as_secs();
-            let reason = format!("the batch took more than {seconds} s to come");
+            let reason = format!("the batch took more than {seconds} s to arrive");
             return refused("slow", later(StatusCode::REQUEST_TIMEOUT, &reason));
         }
     };
@@ -96,7 +96,7 @@ async fn take(
         .get(CLOCK_HEADER)
         .and_then(|now| now.to_str().ok()?.parse().ok());
     let Some(now_ns) = now else {
-        let reason = "the header laggard-now-ns says what the clock of the host is";
+        let reason = "the header laggard-now-ns must hold the time of the host";
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
     };
     debug!(bytes = body.len(), "received");
@@ -167,10 +167,7 @@ async fn take(
         }
         None => refused(
             "broken",
-            later(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the job is not kept any more",
-            ),
+            later(StatusCode::SERVICE_UNAVAILABLE, "the job is no longer kept"),
         ),
     }
 }
@@ -178,7 +175,7 @@ async fn take(
 fn too_many() -> Response {
     later(
         StatusCode::SERVICE_UNAVAILABLE,
-        "too many batches come at once",
+        "too many batches arrive at once",
     )
 }
 
@@ -238,7 +235,7 @@ fn not_handed(shared: &ApiState, reason: NotHanded) -> Response {
             "busy",
             later(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the job has much to catch up with",
+                "the job has many batches to catch up with",
             ),
         ),
         NotHanded::Job(NotTaken::Broken) => (

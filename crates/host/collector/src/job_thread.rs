@@ -127,7 +127,7 @@ impl JobThread {
 
     /// Leaves the job to somebody else.
     pub(crate) fn leave(&self) {
-        info!(job = self.handle.id, "job left to somebody else");
+        info!(job = self.handle.id, "job left to another collector");
         if let Some(alerts) = &self.inner.alerts {
             alerts.forget(&self.handle.id);
         }

@@ -78,7 +78,10 @@ pub(crate) async fn read(
                 },
                 RoundStep::Over(reason) => {
                     // What is kept stays as it is; a restart may find more room.
-                    inner.say(&held.id, &format_args!("{reason}; no more of it is read"));
+                    inner.say(
+                        &held.id,
+                        &format_args!("{reason}; its batches are no longer read"),
+                    );
                     drop(stop.changed().await);
                     return Ok(());
                 }
@@ -149,7 +152,7 @@ async fn hand_all(inner: &Arc<Inner>, held: &Arc<JobHandle>, round: &mut Round) 
             // The reader of the bus can wait, also for a thread of the job that is gone.
             let answer = answered
                 .await
-                .unwrap_or_else(|_| BatchOutcome::Full("the job is not kept any more".to_owned()));
+                .unwrap_or_else(|_| BatchOutcome::Full("the job is no longer kept".to_owned()));
             match &answer {
                 BatchOutcome::Kept { is_new, .. } => inner.metrics.kept(*is_new),
                 BatchOutcome::Gap { .. } => {}

@@ -49,7 +49,7 @@ fn whole<'de, D: Deserializer<'de>>(number: D) -> Result<u64, D::Error> {
             (wide >= 0.0 && wide.fract() == 0.0).then_some(wide as u64)
         })
         .filter(|whole| *whole <= MOST_WHOLE)
-        .ok_or_else(|| de::Error::custom("no whole number"))
+        .ok_or_else(|| de::Error::custom("not a whole number"))
 }
 
 impl Silence {

@@ -173,7 +173,7 @@ impl WebhookSender {
             match self.shared.next() {
                 Delivery::Next(alert) => self.send(&alert),
                 Delivery::Repeat(alerts) => {
-                    debug!(alerts = alerts.len(), "what goes on is posted again");
+                    debug!(alerts = alerts.len(), "open incidents are posted again");
                     let now = Now::read();
                     let alerts: Vec<_> = alerts
                         .iter()
@@ -206,13 +206,13 @@ impl WebhookSender {
             _ => metrics.alerts_failed.inc(),
         };
         match settled {
-            Settled::Sent { recovered: true } => (self.log)("alerts are taken again"),
+            Settled::Sent { recovered: true } => (self.log)("alerts are accepted again"),
             Settled::Sent { recovered: false } | Settled::Waits { is_first: false } => {}
             Settled::Dropped => {
                 (self.log)(&format!("an alert of job {job} is refused: {reason}"));
             }
             Settled::Waits { is_first: true } => (self.log)(&format!(
-                "an alert of job {job} was not taken: {reason}; it is tried again"
+                "an alert of job {job} was not accepted: {reason}; it is retried"
             )),
             Settled::GivenUp => {
                 (self.log)(&format!("an alert of job {job} was given up"));

@@ -58,8 +58,8 @@ pub(crate) struct PendingBatch {
 }
 
 /// Why an agent's batches are not taken once its host has another.
-pub(crate) const REPLACED: &str = "another agent of this host has begun since: agents beside each \
-                                   other need hosts' names of their own (--host)";
+pub(crate) const REPLACED: &str = "a newer agent reports this job under this host name: agents on \
+                                   one host need different names (--host)";
 
 /// What is answered to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -372,7 +372,7 @@ impl JobWorker {
                 memory,
             } = pending;
             if row.is_some() && row == self.refused {
-                let reason = "one before it could not be written".to_owned();
+                let reason = "a batch before it could not be written".to_owned();
                 effects.push(Effect::Answer(asker, BatchOutcome::Full(reason)));
                 continue;
             }

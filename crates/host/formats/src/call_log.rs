@@ -145,8 +145,8 @@ impl CallLog {
             && damaged as f64 > number as f64 * MAX_DAMAGED_SHARE
         {
             let reason = format!(
-                "it is no call, and {damaged} of {number} lines are not: \"[1755877674.24] \
-                 [Rank 0] Fun AllReduce Data 1 stream 0x5\" is one"
+                "it is not a call, and {damaged} of {number} lines are not; this is a call: \
+                 \"[1755877674.24] [Rank 0] Fun AllReduce Data 1 stream 0x5\""
             );
             return Err(FormatError::content(path, format!("line {first}"), reason));
         }
@@ -155,7 +155,7 @@ impl CallLog {
             FormatError::content(
                 path,
                 "its name",
-                "neither its lines nor its name say of which rank it is: call it rank_3.log",
+                "neither its lines nor its name give its rank: use a name such as rank_3.log",
             )
         })?;
         // Threads put their entries into the writer's ring in the order they get there, not in

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 macro_rules! kinds {
     () => {
         "stage matrices (JSON with \"schema\": \"stage-matrix/1\"), mark events (a JSON list of \
-         [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, \
-         traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, \
-         py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, \
-         telemetry of work requests, what a job with PyTorch's NCCL watchdog printed and what-if \
-         traces (Parquet), plain or as .gz, .xz, .zst"
+         [time_ns, kind] per rank), recordings of laggard run and laggard serve, traces of \
+         PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, \
+         replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work \
+         requests, output of jobs with PyTorch's NCCL watchdog and what-if traces (Parquet), plain \
+         or as .gz, .xz, .zst"
     };
 }
 
@@ -114,7 +114,7 @@ impl FormatError {
                 )
             }
             Self::Json { .. } | Self::Damaged { .. } => {
-                "write the file anew: it is cut off or damaged at that place"
+                "write the file again: it is cut off or damaged at that place"
             }
             Self::Content { .. } => "correct the values at that place and run again",
             Self::NoLayout { .. } => {
@@ -122,8 +122,8 @@ impl FormatError {
                  --meta FILE; docs/formats.md shows one"
             }
             Self::TooLarge { .. } => {
-                "cut the recording into parts and analyze one at a time; unpack a report of \
-                 Nsight Systems before"
+                "cut the recording into parts and analyze one at a time; unpack a report of Nsight \
+                 Systems first"
             }
         }
     }

@@ -126,11 +126,11 @@ impl InspectorLog {
         let version = &metadata.inspector_output_format_version;
         // NCCL up to 2.30 writes 4.0; later minor versions only add fields.
         if !version.starts_with("v4.") {
-            let reason = format!("{version:?} is not v4.x, which is what is read");
+            let reason = format!("{version:?} is not v4.x, the only version that laggard reads");
             return Err(("metadata.inspector_output_format_version", reason));
         }
         if !is_hexadecimal(&header.id) {
-            let reason = format!("{:?} is no hexadecimal number such as 0x1f", header.id);
+            let reason = format!("{:?} is not a hexadecimal number such as 0x1f", header.id);
             return Err(("header.id", reason));
         }
         if header.rank >= header.n_ranks {

@@ -399,7 +399,7 @@ impl<R: Read> Scanner<R> {
                 ""
             };
             trace.losses.push(format!(
-                "{} events are not JSON and were passed over, at byte {}{more}",
+                "{} events are not JSON and were skipped, at byte {}{more}",
                 self.malformed,
                 places.join(", ")
             ));

@@ -98,7 +98,8 @@ pub(crate) fn read_packed(
 fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
     // Every export has it: names in all other tables are numbers of this one.
     if !tables.has("StringIds")? {
-        let found = "it is an SQLite file, but no export of Nsight Systems: no StringIds";
+        let found =
+            "it is an SQLite file, but not an export of Nsight Systems: it has no StringIds";
         return Err(FormatError::Unknown {
             path: path.to_owned(),
             found: found.to_owned(),
@@ -163,7 +164,7 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         if too_many > 0 {
             trace
                 .losses
-                .push(format!("{too_many} events beyond what is kept"));
+                .push(format!("{too_many} events beyond the limit"));
         }
         trace
             .losses

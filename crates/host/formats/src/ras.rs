@@ -189,7 +189,7 @@ impl RasReply {
             let hash = &communicator.hash;
             if !is_hexadecimal(hash) {
                 let place = format!("communicators[{at}].hash");
-                let reason = format!("{hash:?} is no hexadecimal number such as 0x1f");
+                let reason = format!("{hash:?} is not a hexadecimal number such as 0x1f");
                 return Err(FormatError::content(path, place, reason));
             }
             let mut name = format!("comm {hash}");

@@ -99,7 +99,7 @@ impl RasTextReader<'_> {
     fn number<T: std::str::FromStr>(&self, text: &str) -> Result<T, FormatError> {
         text.parse()
             .ok()
-            .ok_or_else(|| self.refuse(format!("{text:?} is no number of the kind expected")))
+            .ok_or_else(|| self.refuse(format!("{text:?} is not a number of the expected kind")))
     }
 
     fn take(&mut self, line: &str) -> Result<(), FormatError> {
@@ -232,7 +232,7 @@ impl RasTextReader<'_> {
         let group: u32 = self.number(group)?;
         let hash = hash.trim_matches(['(', ')']);
         if u64::from_str_radix(hash, 16).is_err() {
-            return Err(self.refuse(format!("{hash:?} is no hash of a communicator")));
+            return Err(self.refuse(format!("{hash:?} is not the hash of a communicator")));
         }
         let Some(size) = self.sizes.get(&group).copied() else {
             return Err(self.refuse(format!("the table has no group {group}")));

@@ -90,8 +90,8 @@ pub fn load_watched(
     Err(match refused {
         // Only a document that is meant for us has mistakes worth telling.
         FormatError::Json { ref place, .. } if place == "[0]" => {
-            let found = "it is neither a JSON list of lists nor what a watchdog, a launcher or \
-                         PyTorch's checks of collectives print"
+            let found = "it is neither a JSON list of lists nor output of a watchdog, a launcher \
+                         or PyTorch's checks of collectives"
                 .to_owned();
             FormatError::Unknown {
                 path: path.to_owned(),
@@ -245,7 +245,7 @@ fn foreign(path: &Path, reader: impl BufRead) -> Option<FormatError> {
     let found = match Begin::deserialize(&mut json).ok()?.schema {
         Some(schema) if schema.starts_with("stage-matrix/") => return None,
         Some(schema) if schema.starts_with("laggard.") => {
-            let reason = format!("{schema:?} is no recording this version reads");
+            let reason = format!("{schema:?} is not a recording that this version reads");
             return Some(FormatError::content(path, "schema", reason));
         }
         Some(schema) => format!("its schema is {schema:?}"),

@@ -280,7 +280,9 @@ impl<R: Read> StoredJob<R> {
         let [m1, m2, m3, length @ ..] = rest;
         let length = u32::from_le_bytes(length);
         if [first[0], m1, m2, m3] != MAGIC || length > LONGEST_ENTRY_BYTES {
-            return Err(StoredError::Damaged("it does not begin as one".to_owned()));
+            return Err(StoredError::Damaged(
+                "it does not begin like an entry".to_owned(),
+            ));
         }
         let mut json = vec![0; length as usize];
         self.fill(&mut json)?;

@@ -93,13 +93,13 @@ fn row(text: &str, port: &str) -> Result<(ConnectionEnds, Returned), BadColumn> 
 fn number((column, value): (&'static str, &str)) -> Result<u64, BadColumn> {
     value
         .parse()
-        .map_err(|_bad| (column, format!("{value:?} is no whole number")))
+        .map_err(|_bad| (column, format!("{value:?} is not a whole number")))
 }
 
 fn rank((column, value): (&'static str, &str)) -> Result<u32, BadColumn> {
     value
         .parse()
-        .map_err(|_bad| (column, format!("{value:?} is no rank")))
+        .map_err(|_bad| (column, format!("{value:?} is not a rank")))
 }
 
 /// Host, card and port by the file's name, `<host>_<nic>_Port<0|1>_A.log`; its two files are one.
@@ -169,7 +169,7 @@ mod tests {
         let file = "node7_mlx5_0_Port1_A.log";
         assert_eq!(
             refused,
-            format!("{file}, at line 3, FuncTimes: \"x\" is no whole number")
+            format!("{file}, at line 3, FuncTimes: \"x\" is not a whole number")
         );
         let short = parse(&format!("1,2\n{ROW}\n")).unwrap_err().to_string();
         assert_eq!(

@@ -103,8 +103,8 @@ fn what_hosts_say_of_the_processes_stands_beside_what_stages_say() {
     assert_eq!(
         of_host,
         [
-            "  why   the loop of rank 2 stood ready and had no core for 69 % of the time, its peers' \
-         for 2.5 %; the process of rank 2 kept 0.31 cores busy (deviation 0.05), its peers' 0.97",
+            "  why   the loop of rank 2 waited for a core for 69 % of the time, its peers' for 2.5 \
+         %; the process of rank 2 kept 0.31 cores busy (deviation 0.05), its peers' 0.97",
             "  next  on rank 2, look at what shares its cores: affinity, limits of its cgroup, other \
          processes",
         ]
@@ -429,11 +429,11 @@ fn logs_of_dead_jobs_say_as_much_as_their_lines_do() {
         ),
         (
             "idle",
-            "NO VERDICT  what was printed does not tell which rank the others waited for",
+            "NO VERDICT  the logs do not show which rank the others waited for",
         ),
         (
             "device",
-            "it does not end: which device holds it up cannot be determined",
+            "which does not end: laggard cannot determine which device holds it up",
         ),
         (
             "other",
@@ -463,7 +463,7 @@ fn dumps_of_which_one_is_lost_still_tell() {
         (
             "gloo_missing",
             2,
-            "ranks 0-1,3 wait in ALLREDUCE #11 of group default for rank 2, of which nothing",
+            "ranks 0-1,3 wait in ALLREDUCE #11 of group default for rank 2 (not recorded",
         ),
         (
             "gloo_missing",
@@ -473,12 +473,12 @@ fn dumps_of_which_one_is_lost_still_tell() {
         (
             "hook_missing",
             2,
-            "ranks 0-1,3 wait in ALLREDUCE #4 of group default for rank 2, of which nothing",
+            "ranks 0-1,3 wait in ALLREDUCE #4 of group default for rank 2 (not recorded",
         ),
         (
             "nccl_shape_missing",
             2,
-            "ranks 0-1,3 wait in ALLREDUCE #4 of group default for rank 2, of which nothing",
+            "ranks 0-1,3 wait in ALLREDUCE #4 of group default for rank 2 (not recorded",
         ),
         (
             "nccl_shape_missing",
@@ -528,9 +528,8 @@ fn dumps_without(there: &[u32], ranks: u32) -> String {
 
 #[test]
 fn a_rank_that_left_no_dump_is_waited_for() {
-    let unseen = |ranks: &str| {
-        format!("ALLREDUCE #11 of group default for {ranks}, of which nothing is recorded here")
-    };
+    let unseen =
+        |ranks: &str| format!("ALLREDUCE #11 of group default for {ranks} (not recorded here)");
     let said = dumps_without(&[0, 1, 3], 4);
     assert!(
         said.contains(&format!("ranks 0-1,3 wait in {}", unseen("rank 2"))),
@@ -623,7 +622,7 @@ fn a_negative_duration() {
 fn a_duration_that_is_no_number() {
     assert_snapshot!(matrix_complaint("[[[1, 2], [1, NaN]]]"), @"
     laggard: FOLDER/matrix.json, line 2, column 86, at matrix[0][1][1]: expected value
-      write the file anew: it is cut off or damaged at that place
+      write the file again: it is cut off or damaged at that place
     ");
     assert_snapshot!(matrix_complaint("[[[1, 2], [1, \"2\"]]]"), @r#"
     laggard: FOLDER/matrix.json, line 2, column 88, at matrix[0][1][1]: invalid type: string "2", expected f64
@@ -631,7 +630,7 @@ fn a_duration_that_is_no_number() {
     "#);
     assert_snapshot!(matrix_complaint("[[[1, 2], [1, 1e999]]]"), @"
     laggard: FOLDER/matrix.json, line 2, column 91, at matrix[0][1][1]: number out of range
-      write the file anew: it is cut off or damaged at that place
+      write the file again: it is cut off or damaged at that place
     ");
 }
 
@@ -691,7 +690,7 @@ fn a_matrix_that_was_cut_off() {
     let text = format!("{MATRIX}[[[1, 2], [1, ");
     assert_snapshot!(complaint("cut.json", text.as_bytes()), @"
     laggard: FOLDER/cut.json, line 2, column 85, at matrix[0][1]: EOF while parsing a value
-      write the file anew: it is cut off or damaged at that place
+      write the file again: it is cut off or damaged at that place
     ");
 }
 

@@ -255,7 +255,7 @@ fn healthy_iterations_are_healthy_and_coverage_is_partial() {
     assert_eq!(verdict["incidents"], serde_json::json!([]));
     let notes = verdict["notes"].to_string();
     assert!(
-        notes.contains("coverage is partial: of ranks 2-5 iterations 19-20"),
+        notes.contains("coverage is partial: whole records of ranks 2-5 cover iterations 19-20"),
         "{notes}"
     );
 }
@@ -272,7 +272,7 @@ fn who_was_not_seen_is_said_and_nobody_else_is_blamed() {
     assert_eq!(incident["subject"]["stage"], "pipeline stage 1");
     let text = incident["text"].as_str().unwrap();
     assert!(
-        text.contains("nothing was recorded (ranks 2-3 without a log)"),
+        text.contains("not recorded (ranks 2-3 without a log)"),
         "{text}"
     );
 }
@@ -326,7 +326,10 @@ fn a_layout_that_cannot_be_is_refused() {
     fs::write(folder.path().join("rank_7.log"), line.repeat(9)).expect("a file");
     for (arguments, wanted) in [
         (["--tp", "3"], "tp 3 does not divide 8 ranks"),
-        (["--order", "tp-xp"], "\"xp\" is none of tp, cp, ep, dp, pp"),
+        (
+            ["--order", "tp-xp"],
+            "\"xp\" is not one of tp, cp, ep, dp, pp",
+        ),
     ] {
         let output = laggard(&arguments, folder.path());
         assert_eq!(output.status.code(), Some(2));

@@ -122,11 +122,11 @@ fn what_cannot_be_compared_is_said() {
     };
     assert_snapshot!(complaint("{\"schema\": \"laggard.verdict/1\", \"job\": 3}"), @"
     laggard: FOLDER/verdict.json, line 1, column 41, at job: invalid type: integer `3`, expected struct JobSummary
-      write the file anew: it is cut off or damaged at that place
+      write the file again: it is cut off or damaged at that place
     ");
     assert_snapshot!(complaint("{\"schema\": \"laggard.verdict/1\""), @"
     laggard: FOLDER/verdict.json, line 1, column 30, at ?: EOF while parsing an object
-      write the file anew: it is cut off or damaged at that place
+      write the file again: it is cut off or damaged at that place
     ");
     // Nobody listens there.
     let gone = [
@@ -140,7 +140,7 @@ fn what_cannot_be_compared_is_said() {
     assert_eq!(output.status.code(), Some(2));
     let printed = text(&output.stderr);
     assert!(
-        printed.starts_with("laggard: no-such-job is no file here, nor a job"),
+        printed.starts_with("laggard: no-such-job is neither a file nor a readable job"),
         "{printed}"
     );
     assert!(

@@ -69,8 +69,8 @@ impl Patient {
             skips = is_advice && skips
                 || line.contains("NCCL profiler plugin:")
                 || line.contains("InfiniBand")
-                || line.contains("of a hung job is")
-                || line.contains("stacks ");
+                || line.contains("of a hung rank")
+                || line.contains("stacks");
             if !skips {
                 lines.push(line.to_owned());
             }
@@ -84,20 +84,17 @@ impl Patient {
 }
 
 const READY: &str = "laggard is ready: laggard run -- torchrun --nproc-per-node 4 train.py";
-const NOT_SEEN: &str = "laggard would not see your training. Fix what is BROKEN above.";
+const NOT_SEEN: &str = "laggard cannot observe your training. Fix the BROKEN items above.";
 
 #[test]
 fn everything_in_place() {
     let (code, said) = Patient::with(&[]).look();
     let version = env!("CARGO_PKG_VERSION");
     let expected = format!(
-        "ok      laggard {version}\n\
-         ok      rings can be made in FOLDER/rings\n\
-         ok      Python 3.11.7 at FOLDER/bin/python\n\
-         ok      package laggard {version} attaches by itself\n\
-         ok      PyTorch 2.15.0\n\
-         ok      collective hooks: late ranks are named in every stage, and who holds a hang\n\
-         \n{READY}"
+        "ok      laggard {version}\nok      rings can be made in FOLDER/rings\nok      Python \
+         3.11.7 at FOLDER/bin/python\nok      package laggard {version} attaches by \
+         itself\nok      PyTorch 2.15.0\nok      collective hooks: late ranks are named in every \
+         stage, and so is the rank that causes a hang\n\n{READY}"
     );
     assert_eq!((code, said), (0, expected));
 }
@@ -117,13 +114,13 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
         (
             &[("laggard", json!("0.0.1"))],
             0,
-            &format!("weak    its package laggard is 0.0.1, this command is {version}"),
+            &format!("weak    its package laggard is 0.0.1, but this command is {version}"),
             &wheel,
         ),
         (
             &[("autoload", json!(false))],
             0,
-            "weak    package laggard is there but its autoload file is not",
+            "weak    package laggard lacks its autoload file",
             &wheel,
         ),
         (
@@ -158,9 +155,9 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
         (
             &[("hooks", json!(false))],
             0,
-            "weak    no collective hooks: arrival times are read from the Flight Recorder, a \
-             few seconds late; without it (TORCH_FR_BUFFER_SIZE=0) no hang in a collective is \
-             seen",
+            "weak    no collective hooks: arrival times are read from the Flight Recorder, a few \
+             seconds late; without it (TORCH_FR_BUFFER_SIZE=0), hangs in collectives are not \
+             detected",
             newer,
         ),
         (
@@ -169,16 +166,16 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
                 ("handlers", json!(["dump_nccl_trace_json"])),
             ],
             0,
-            "weak    no collective hooks: arrival times are read from the Flight Recorder, a \
-             few seconds late, and those of NCCL alone; hangs in collectives of other backends \
-             are not seen",
-            "PyTorch 2.10 or later records the others too, 2.15 has the hooks",
+            "weak    no collective hooks: arrival times are read from the Flight Recorder, a few \
+             seconds late, and only those of NCCL; hangs in collectives of other backends are not \
+             detected",
+            "PyTorch 2.10 or later records the others too, and 2.15 has the hooks",
         ),
         (
             &[("hooks", json!(false)), ("handlers", json!([]))],
             0,
             "weak    no collective hooks and no Flight Recorder: late ranks are named only in \
-             stages that do not synchronise, and hangs in collectives are not seen",
+             stages that do not synchronise, and hangs in collectives are not detected",
             newer,
         ),
     ];
@@ -264,7 +261,7 @@ fn nccl_that_knows_no_plugin() {
     fs::create_dir_all(patient.folder.path().join(wheel)).expect("a folder");
     let (code, said) = patient.look();
     assert!(
-        code == 0 && said.contains("NCCL 2.20 knows no profiler plugin"),
+        code == 0 && said.contains("NCCL 2.20 does not support profiler plugins"),
         "{said}"
     );
 }

@@ -60,7 +60,7 @@ fn a_rank_that_launched_nothing_more() {
       why   ranks 0-1 entered ALLREDUCE #641 of group comm 0xfa93daea854b060b; ranks 2-3 did not
       why   rank 3 entered ALLGATHER #78 of group comm 0xb3398875b8b2a063; rank 2 did not
       next  look at the stack of rank 2; the others wait for it and are fine
-    note: launched collectives were counted at one moment, at which ranks of a healthy job may be apart too; a second reply some seconds later tells whether they stay so
+    note: launched collectives were counted at one moment, when ranks of a healthy job may differ too; a second reply some seconds later shows whether they still differ
     ");
 }
 
@@ -101,7 +101,7 @@ fn a_rank_that_launched_something_else() {
       host  10.0.0.2
       why   ranks 0-2 entered ALLREDUCE #11 of group comm 0xfa93daea854b060b; rank 3 entered BROADCAST
       next  make rank 3 issue the same collectives in the same order as the others
-    note: launched collectives were counted at one moment, at which ranks of a healthy job may be apart too; a second reply some seconds later tells whether they stay so
+    note: launched collectives were counted at one moment, when ranks of a healthy job may differ too; a second reply some seconds later shows whether they still differ
     ");
 }
 
@@ -137,7 +137,7 @@ fn the_report_in_words() {
       host  10.137.190.124
       why   ranks 0-4,6-7 entered ALLGATHER #641 of group comm 0xfa93daea854b060b; rank 5 did not
       next  look at the stack of rank 5; the others wait for it and are fine
-    note: launched collectives were counted at one moment, at which ranks of a healthy job may be apart too; a second reply some seconds later tells whether they stay so
+    note: launched collectives were counted at one moment, when ranks of a healthy job may differ too; a second reply some seconds later shows whether they still differ
     ");
     // Who is behind is not listed where it is most of them.
     let said = of_reply("behind.txt");
@@ -258,7 +258,7 @@ fn replies_that_make_no_sense() {
     ");
     assert_snapshot!(complaint("ras.json", &reply[..2000]), @"
     laggard: FOLDER/ras.json, line 14, column 279, at communicators[1].ranks[0].collective_counts.?: EOF while parsing a string
-      write the file anew: it is cut off or damaged at that place
+      write the file again: it is cut off or damaged at that place
     ");
     // Of a billion ranks claimed only those are read that are told of.
     let claimed = reply.replacen("\"size\": 4", "\"size\": 1000000000", 1);
@@ -344,8 +344,8 @@ fn a_rank_that_arrives_late() {
 
     CRITICAL  rank 2 is late to ALLREDUCE of group comm 0xfa93daea854b060b: 20.0 ms an operation, 82 % of collective time since #20
       host  node2
-      why   in 40 of 40 operations of ALLREDUCE of group comm 0xfa93daea854b060b the others waited 20.0 ms longer than rank 2: who arrives last waits least; 800.0 ms in total
-      why   in 40 of 40 operations of ALLGATHER of group comm 0xb3398875b8b2a063 the others waited 12.0 ms longer than rank 2: who arrives last waits least; 480.0 ms in total
+      why   in 40 of 40 operations of ALLREDUCE of group comm 0xfa93daea854b060b the others waited 20.0 ms longer than rank 2: the last to arrive waits least; 800.0 ms in total
+      why   in 40 of 40 operations of ALLGATHER of group comm 0xb3398875b8b2a063 the others waited 12.0 ms longer than rank 2: the last to arrive waits least; 480.0 ms in total
       next  look at what rank 2 does before the collective: input, compute, host; the others wait for it and are fine
     note: 180 collectives were timed on more than one rank and compared
     ");
@@ -378,7 +378,7 @@ fn a_communicator_that_became_slow() {
 
     CRITICAL  ALLREDUCE of group comm 0xfa93daea854b060b moves 3.355 GB/s since #40, 13.419 GB/s before, 75 % of collective time; no rank in particular is late
       host  node1, node2
-      why   median of windows of like operations against the healthy ones before, as measured by the last of ranks 0-3 to arrive
+      why   median of windows of similar operations, against earlier healthy windows, measured by the last of ranks 0-3 to arrive
       next  look at links and network cards of these hosts, and at other jobs on them
     note: 180 collectives were timed on more than one rank and compared
     ");
@@ -395,10 +395,10 @@ fn a_log_that_is_being_written_is_read_up_to_its_last_line() {
     4 ranks, completed collectives
 
     NOTHING FOUND  no rank is constantly late and no communicator became slow
-    note: logs whose last line is cut off, because they were being written: 1
+    note: logs with an incomplete last line, because they were still being written: 1
     note: 174 collectives were timed on more than one rank and compared
-    note: the last ALLGATHER of group comm 0xb3398875b8b2a063 in a log is #59; the logs of rank 3 end earlier, from #53 on: they stopped before the others, or were written before
-    note: the last ALLREDUCE of group comm 0xfa93daea854b060b in a log is #59; the logs of rank 3 end earlier, from #53 on: they stopped before the others, or were written before
+    note: the last ALLGATHER of group comm 0xb3398875b8b2a063 in a log is #59; the logs of rank 3 end earlier, at #53 or later: these ranks stopped before the others, or their logs were written earlier
+    note: the last ALLREDUCE of group comm 0xfa93daea854b060b in a log is #59; the logs of rank 3 end earlier, at #53 or later: these ranks stopped before the others, or their logs were written earlier
     ");
 }
 

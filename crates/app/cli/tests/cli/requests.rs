@@ -81,7 +81,7 @@ fn a_connection_that_loses_bandwidth_is_named_by_its_ends() {
     );
     assert_eq!(incident["subject"]["ranks"], json!([]));
     assert_eq!(labels(incident), ["bandwidth_lost", "path_works"]);
-    let reported = "4000 work requests that came back were reported, of 1 connections";
+    let reported = "4000 completed work requests of 1 connections were reported";
     assert_eq!(verdict["notes"], json!([reported]));
 }
 
@@ -242,7 +242,7 @@ fn what_cannot_be_read_is_reported_with_its_line_and_column() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("at line 2, ToRank: \"x\" is no rank"),
+        said.contains("at line 2, ToRank: \"x\" is not a rank"),
         "{said}"
     );
     assert!(said.contains("correct the values at that place"), "{said}");

@@ -499,7 +499,7 @@ mod tests {
         assert!(
             incident.evidence[0]
                 .text
-                .ends_with("it carries what another link should")
+                .ends_with("it carries traffic that belongs on another link")
         );
         let kinds = kinds(&verdict);
         assert_eq!(kinds.len(), 48);

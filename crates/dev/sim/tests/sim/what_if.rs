@@ -268,11 +268,11 @@ fn rows_that_make_no_sense_are_refused_with_their_place() {
         ),
         (
             |rows| rows.push(rows[0]),
-            "step 10, dp rank 0: params-all-gather 0 of stage 0 stands there twice",
+            "step 10, dp rank 0: params-all-gather 0 of stage 0 appears there twice",
         ),
         (
             |rows| rows.push(*rows.last().unwrap()),
-            "step 43, rank 15: optimizer 0 of stage 3 stands there twice",
+            "step 43, rank 15: optimizer 0 of stage 3 appears there twice",
         ),
         (
             |rows| {
@@ -281,7 +281,7 @@ fn rows_that_make_no_sense_are_refused_with_their_place() {
                     ..rows[0]
                 });
             },
-            "step 10, dp rank 0: after 1 of them stands params-all-gather 4294967295 of stage 0: \
+            "step 10, dp rank 0: params-all-gather 4294967295 of stage 0 follows 1 of its kind: \
              seq_id must count from 0",
         ),
         (
@@ -302,7 +302,7 @@ fn rows_that_make_no_sense_are_refused_with_their_place() {
         ),
         (
             |rows| rows.iter_mut().for_each(|row| row.number += 1),
-            "step 10, dp rank 0: after 0 of them stands forward-compute 1 of stage 0",
+            "step 10, dp rank 0: forward-compute 1 of stage 0 follows 0 of its kind",
         ),
     ];
     for (spoil, said) in cases {

@@ -359,13 +359,16 @@ impl TraceBuilder {
             .map(|(resource, samples)| Counter { resource, samples })
             .collect();
         if self.no_time > 0 {
-            let lost = format!("{} events whose time or value is no number", self.no_time);
+            let lost = format!(
+                "{} events whose time or value is not a number",
+                self.no_time
+            );
             trace.losses.push(lost);
         }
         if self.too_many > 0 {
             trace
                 .losses
-                .push(format!("{} events beyond what is kept", self.too_many));
+                .push(format!("{} events beyond the limit", self.too_many));
         }
         // Lists in events are cut at 30 ranks; the groups' own lists are whole.
         for transfer in &mut trace.transfers {

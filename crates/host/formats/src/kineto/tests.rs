@@ -95,7 +95,10 @@ fn what_is_only_unusual_is_read() {
     text[at + 2] = 0xff;
     let trace = read(text.as_slice()).unwrap();
     assert_eq!(names(&trace), ["aten::\u{1}op\n1", "aten::op\u{fffd}"]);
-    assert_eq!(trace.losses, ["1 events whose time or value is no number"]);
+    assert_eq!(
+        trace.losses,
+        ["1 events whose time or value is not a number"]
+    );
 }
 
 #[test]

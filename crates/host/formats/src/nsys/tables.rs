@@ -223,7 +223,7 @@ fn reason(error: &Error) -> String {
     match error.sqlite_error_code() {
         // Only the handler that counts operations interrupts.
         Some(ErrorCode::OperationInterrupted) => {
-            "it asks for more work than a table of its size is".to_owned()
+            "it takes more work than a table of its size allows".to_owned()
         }
         _ => error.to_string(),
     }
@@ -313,7 +313,7 @@ mod tests {
         let refused = damaged(Path::new("f"), "t", &error).to_string();
         assert_eq!(
             refused,
-            "f, at t: it asks for more work than a table of its size is"
+            "f, at t: it takes more work than a table of its size allows"
         );
     }
 }

@@ -61,7 +61,7 @@ impl<'a> Contents<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, ThriftError> {
         let rest = bytes
             .strip_suffix(MAGIC)
-            .ok_or("it does not end as Parquet files do")?;
+            .ok_or("it does not end like a Parquet file")?;
         let (rest, length) = rest.split_last_chunk().ok_or("it is cut off")?;
         let length = u32::from_le_bytes(*length) as usize;
         let begin = rest.len().checked_sub(length).ok_or("it is cut off")?;
@@ -183,7 +183,7 @@ impl<'a> Contents<'a> {
                     })?;
                 }
                 _ => {
-                    return Err("its encoding is none of PLAIN and RLE_DICTIONARY".into());
+                    return Err("its encoding is neither PLAIN nor RLE_DICTIONARY".into());
                 }
             }
         }
@@ -273,7 +273,7 @@ fn page<'a>(cursor: &mut Cursor<'a>, codec: i64) -> Result<DataPage<'a>, ThriftE
         Ok(true)
     })?;
     if values > MAX_PAGE || unpacked > MAX_PAGE {
-        return Err("a page is larger than pages are");
+        return Err("a page is larger than the limit");
     }
     match kind_of_page {
         0 | 2 => {
@@ -286,7 +286,7 @@ fn page<'a>(cursor: &mut Cursor<'a>, codec: i64) -> Result<DataPage<'a>, ThriftE
             })
         }
         3 => Err("its data pages are of version 2; write version 1"),
-        _ => Err("a page is of no known kind"),
+        _ => Err("the kind of a page is unknown"),
     }
 }
 
@@ -297,7 +297,7 @@ fn unpack(packed: &[u8], length: usize, codec: i64) -> Result<Cow<'_, [u8]>, Thr
             // The length stands at its beginning, and memory is taken for all of it.
             let said = snap::raw::decompress_len(packed).unwrap_or(usize::MAX);
             if said > packed.len().saturating_mul(MAX_RATIO) {
-                return Err("a page says it is larger than it can be");
+                return Err("a page claims an impossible size");
             }
             snap::raw::Decoder::new()
                 .decompress_vec(packed)
@@ -308,7 +308,7 @@ fn unpack(packed: &[u8], length: usize, codec: i64) -> Result<Cow<'_, [u8]>, Thr
             zstd::stream::read::Decoder::new(packed).map_err(|_bad| BAD_PAGE)?,
             length,
         )?,
-        _ => return Err("it is compressed with none of Snappy, gzip and zstd"),
+        _ => return Err("its compression is not Snappy, gzip or zstd"),
     };
     Ok(Cow::Owned(unpacked))
 }
@@ -352,7 +352,7 @@ fn plain<'a, E>(
                 let length = little(cursor.take(4)?) as usize;
                 Value::Text(cursor.take(length)?)
             }
-            _ => return Err("its type is none of whole number, float and text".into()),
+            _ => return Err("its type is not whole number, float or text".into()),
         })?;
     }
     Ok(())

@@ -66,7 +66,7 @@ fn a_slow_device_that_looks_like_those_that_wait_for_it_is_not_called_healthy() 
     let verdict = verdict("device_backward_unmarked");
     assert_eq!(verdict.incidents, []);
     assert_eq!(verdict.conclusion(), Some(Conclusion::DeviceWaitsUnseen));
-    let said = "nothing marks on the devices where collectives are issued";
+    let said = "no device mark shows where collectives are issued";
     assert!(
         verdict.notes.iter().any(|note| note.starts_with(said)),
         "{:?}",

@@ -67,7 +67,7 @@ fn hosts_that_launch_blocks_are_not_judged_where_devices_are_not_seen() {
         _ => true,
     });
     assert_eq!(verdict.incidents, []);
-    let said = "which block is slow cannot be observed without device marks";
+    let said = "a slow block cannot be identified without device marks";
     assert!(
         verdict.notes.iter().any(|note| note.ends_with(said)),
         "{:?}",
@@ -136,7 +136,7 @@ fn ranks_alone_in_their_roles_are_not_healthy_where_nothing_shows_what_their_hos
             .conclusion()
             .is_some_and(|it| unobserved.contains(&it))
     );
-    let said = "nothing was compared with what others do";
+    let said = "compared with no other rank outside pipeline blocks";
     assert!(
         verdict.notes.iter().any(|note| note.contains(said)),
         "{:?}",

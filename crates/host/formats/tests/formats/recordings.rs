@@ -102,7 +102,7 @@ fn recorded_jobs_get_the_verdict_that_was_injected() {
                 assert_eq!(stages, [Some(stage)], "{name}");
                 let incident = &verdict.incidents[0];
                 assert!(incident.subject.ranks.is_empty(), "{name}");
-                assert!(incident.text.contains("arrival times needed"), "{name}");
+                assert!(incident.text.contains("without arrival times"), "{name}");
             }
         }
     }

@@ -192,7 +192,7 @@ fn what_is_refused_for_good_does_not_hold_the_rest_back() {
         sleep(Duration::from_millis(20));
         lines = uplink.take_lines();
     }
-    assert!(lines[0].contains("refuses what it is sent"), "{lines:?}");
+    assert!(lines[0].contains("refuses a batch"), "{lines:?}");
     for input in &inputs() {
         uplink.tell(input);
     }

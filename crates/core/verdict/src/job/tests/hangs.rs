@@ -236,8 +236,8 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_reported() {
     assert_eq!(quiet(&mut job, 72).len(), 3);
     job.take(Input::StacksComplete);
     let said = "nothing has moved for 61.00 s since step 40: ranks 0-2 issued ALLREDUCE #47 of \
-                group default and did nothing since: whether devices stand still or hosts are \
-                busy is unknown";
+                group default and did nothing since: it is unknown whether devices have stalled or \
+                hosts are busy";
     assert_eq!(lines(&mut job), [said]);
     let [hang] = &job.verdict().incidents[..] else {
         panic!("{:?}", job.verdict())
@@ -286,8 +286,8 @@ fn a_rank_that_does_not_come_to_the_start_is_named_once_it_is_found() {
     assert!(quiet(&mut job, 69).is_empty());
     assert_eq!(quiet(&mut job, 71), [1, 0]);
     job.take(Input::StacksComplete);
-    let waits = "the start stands still: rank 0 waits in INIT_PROCESS_GROUP #1 of group \
-                 default for rank 1, of which nothing is recorded here";
+    let waits = "startup has stalled: rank 0 waits in INIT_PROCESS_GROUP #1 of group default for \
+                 rank 1 (not recorded here)";
     assert_eq!(lines(&mut job)[0], waits);
     assert!(!quiet(&mut job, 131).contains(&1));
     assert!(
@@ -302,8 +302,8 @@ fn a_rank_that_does_not_come_to_the_start_is_named_once_it_is_found() {
     let stack = Stack::new(ProcessState::Sleeping, Some(false), vec![frame]);
     job.take(Input::Stack { rank: 1, stack });
     job.take(Input::StacksComplete);
-    let never = "the start stands still: rank 1 never entered INIT_PROCESS_GROUP #1 of group \
-                 default (rank 0 waits in it); rank 1 is in prepare (train.py:7)";
+    let never = "startup has stalled: rank 1 never entered INIT_PROCESS_GROUP #1 of group default \
+                 (rank 0 waits in it); rank 1 is in prepare (train.py:7)";
     assert_eq!(lines(&mut job)[0], never);
     let verdict = job.verdict();
     assert_eq!(verdict.incidents[0].text, never);

@@ -53,10 +53,10 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
     assert_eq!(lines(&mut job), [said]);
     let hang = critical_hang(&job, &[2]);
     assert_eq!(hang.victims, [0, 1, 3].into_iter().collect());
-    let there = "the devices of ranks 0-1,3 got to ALLREDUCE #47 of group default";
+    let there = "the devices of ranks 0-1,3 reached ALLREDUCE #47 of group default";
     let reported: Vec<_> = hang.evidence.iter().map(|it| it.text.clone()).collect();
     assert!(reported.contains(&format!(
-        "{there}; the device of rank 2 had not 8.00 s later"
+        "{there}; the device of rank 2 had not reached it 8.00 s later"
     )));
     // Without a later look it may have got there since.
     let mut job = issued_alike(12);
