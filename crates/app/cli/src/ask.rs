@@ -170,7 +170,7 @@ mod tests {
         assert!(short(60.0).is_ok());
         let refused = short(61.0).unwrap_err().to_string();
         assert!(
-            refused.starts_with("--seconds 61 is too long: 60 at most"),
+            refused.starts_with("--seconds 61 is too long: at most 60"),
             "{refused}"
         );
     }

@@ -77,8 +77,8 @@ pub(crate) struct Merge {
 pub const RULES: [FusionRule; 17] = [
     FusionRule {
         name: "passed stall",
-        when: "a stall passed in a step that the other finding struck, or beside one; they share \
-               ranks, or the other names none",
+        when: "a stall passed in a step that the other finding struck, or in a neighbouring step; \
+               both name common ranks, or the other names none",
         keeps: "the other; the stall supports it",
         source: "ours",
         apply: Apply::Merge(Merge {
@@ -109,20 +109,20 @@ pub const RULES: [FusionRule; 17] = [
     },
     FusionRule {
         name: "late now and then",
-        when: "arrivals that only support what another method found support nothing",
+        when: "arrivals could only support another finding, and there is none",
         keeps: "laggard says nothing",
-        source: "ours: on hosts that do several things at once everybody is late now and then",
+        source: "ours: on hosts with other load every rank is late now and then",
         apply: Apply::Drop(|finding, _, _| {
             finding.origin == Origin::Arrivals && finding.supports_only
         }),
     },
     FusionRule {
         name: "function",
-        when: "a function takes the time of the ranks that a finding names, or of all ranks of one \
-               that names none, in a profile window while that goes on; little of it must cost half \
-               as much, and so must a function of ranks that all became slower; of a slow host and a \
-               slow device of one rank, the one on which it runs",
-        keeps: "the other, with the function and what to do about it",
+        when: "a function takes the time of the ranks that a finding names, or of all ranks if it \
+               names none, in a profile window during the finding; a function with a small share, \
+               or one of ranks that all became slower, must cost half as much as the finding; if \
+               host and device of one rank are slow, the function belongs to the one it runs on",
+        keeps: "the other, with the function and its advice",
         source: "ours",
         apply: Apply::Merge(Merge {
             of: |new, _| new.origin == Origin::Profile,
@@ -146,7 +146,7 @@ pub const RULES: [FusionRule; 17] = [
     FusionRule {
         name: "link that all wait for",
         when: "the link of a rank carries less in a profile window, and all ranks became slower",
-        keeps: "the finding of all ranks, with the function and what to do about it",
+        keeps: "the finding of all ranks, with the function and its advice",
         source: "ours",
         apply: Apply::Merge(Merge {
             of: |new, _| new.origin == Origin::Profile,
@@ -163,32 +163,32 @@ pub const RULES: [FusionRule; 17] = [
     },
     FusionRule {
         name: "function without a finding",
-        when: "steps show nothing that a function of a profile window explains; or all ranks spend \
-               little time in it",
-        keeps: "laggard says nothing, unless somebody expected otherwise of it, or all ranks collect \
-                garbage and nobody is named",
+        when: "no finding of the steps fits a function of a profile window, or all ranks spend \
+               little time in the function",
+        keeps: "laggard says nothing, with two exceptions: the function leaves a range of yours, \
+                or all ranks collect garbage and no rank is named",
         source: "ours: in a short window some ranks always differ",
         apply: Apply::Drop(is_function_alone),
     },
     FusionRule {
         name: "cores in the profile window",
-        when: "a finding names ranks, and the profile window was while it went on",
-        keeps: "the finding; what to do is to free the cores",
+        when: "a finding names ranks, and a profile window shows during it that they lacked cores",
+        keeps: "the finding; the advice is to free the cores",
         source: "ours",
         apply: Apply::Ask(ask_profile),
     },
     FusionRule {
         name: "hosts meanwhile",
-        when: "hosts saw cores or devices of the named ranks while a finding went on",
-        keeps: "the finding; cores come first where a function is known, other advice behind what a \
-                profile said",
+        when: "the host measured cores or devices of the named ranks during the finding",
+        keeps: "the finding; if a function is known, advice about cores comes first, and other \
+                advice follows that of the profile",
         source: "ours",
         apply: Apply::Ask(ask_hosts),
     },
     FusionRule {
         name: "slow blocks",
-        when: "stages and blocks name the same ranks in steps that meet, and not for waits for data; \
-               or all ranks became slower and blocks account for half of it",
+        when: "stages and blocks name the same ranks in steps that meet, and the stage is no wait \
+               for data; or all ranks became slower, and blocks account for half of it",
         keeps: "the blocks, unless stages of the same ranks cost twice as much",
         source: "ours",
         apply: Apply::Merge(Merge {
@@ -207,8 +207,9 @@ pub const RULES: [FusionRule; 17] = [
     },
     FusionRule {
         name: "wait for another stage",
-        when: "ranks worked no longer in their blocks than their copies did, and ranks of their \
-               pipeline that did, or whose blocks held it up, cost half as much in steps that meet",
+        when: "the named ranks worked no longer in their blocks than their copies; other ranks of \
+               their pipeline worked longer or held it up with their blocks, and cost half as \
+               much in steps that meet",
         keeps: "the ranks that worked longer; the others are their victims",
         source: "ours",
         apply: Apply::Merge(Merge {
@@ -224,7 +225,7 @@ pub const RULES: [FusionRule; 17] = [
     FusionRule {
         name: "death",
         when: "a rank was killed, and the ranks that a hang names are that rank",
-        keeps: "the death; it says where the others wait",
+        keeps: "the death, with the place where the others wait",
         source: "ours",
         apply: Apply::Merge(Merge {
             of: |new, _| new.origin == Origin::Hang,
@@ -239,7 +240,7 @@ pub const RULES: [FusionRule; 17] = [
     },
     FusionRule {
         name: "halted pipeline",
-        when: "a job does not move, and pipelines know where they stand still",
+        when: "a job does not move, and the schedule shows where its pipelines stopped",
         keeps: "the hang",
         source: "MegaTrace (2026)",
         apply: Apply::Ask(|finding, witnesses| {
@@ -252,8 +253,8 @@ pub const RULES: [FusionRule; 17] = [
     },
     FusionRule {
         name: "slow, then stopped",
-        when: "what made operations slow and what does not move are the same ranks",
-        keeps: "the hang: it says what it is now",
+        when: "the ranks that made operations slow are the ranks that do not move",
+        keeps: "the hang, which is the present state",
         source: "ours",
         apply: Apply::Drop(|finding, all, _| {
             finding.origin == Origin::Flows
@@ -265,7 +266,8 @@ pub const RULES: [FusionRule; 17] = [
     FusionRule {
         name: "all slower, by flows",
         when: "all ranks became slower in steps that meet, and slow operations account for half of it",
-        keeps: "the flows, which know the ranks; with stage and cost of the other where that is larger",
+        keeps: "the flows, which know the ranks, with the stage of the other finding, and its \
+                cost if that is larger",
         source: "ours",
         apply: Apply::Merge(Merge {
             of: |new, _| new.origin == Origin::Flows,
@@ -282,7 +284,8 @@ pub const RULES: [FusionRule; 17] = [
     },
     FusionRule {
         name: "flows of late ranks",
-        when: "flows and another method name the same ranks, and both go on or both are over",
+        when: "flows and another method name the same ranks, and both are ongoing or both are \
+               over",
         keeps: "the other; the flows support it",
         source: "ours",
         apply: Apply::Merge(Merge {
@@ -302,13 +305,15 @@ pub const RULES: [FusionRule; 17] = [
         name: "slow links meanwhile",
         when: "a link was slow while all ranks were slower, at the ends of ranks whose blocks are \
                slow, or of ranks for which another method blames the network",
-        keeps: "the finding; the network comes first, but for code that takes the time",
+        keeps: "the finding; the network comes first, except before a function that takes the \
+                time",
         source: "MegaTrace (2026): the network before compute",
         apply: Apply::Ask(ask_links),
     },
     FusionRule {
         name: "blocks behind a network",
-        when: "all ranks became slower by a network, and blocks took longer meanwhile and cost less",
+        when: "all ranks became slower because of a network, and blocks took longer at the same \
+               time and cost less",
         keeps: "the finding of all ranks; the blocks support it",
         source: "MegaTrace (2026): the network before compute",
         apply: Apply::Merge(Merge {

@@ -1,6 +1,6 @@
 //! What stands beside the incidents of a verdict.
 
-use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote};
+use model::{CallLogNote, DevicesSeen, ReadBackSummary, UnlikeDevice, VerdictNote};
 
 use crate::words::{duration, its, of, percent, who};
 use crate::{network, pipeline, source_note};
@@ -137,15 +137,7 @@ pub fn note(note: &VerdictNote) -> String {
             its(ranks),
             of(ranks, "was", "were"),
         ),
-        VerdictNote::UnlikeDevice(device) => format!(
-            "rank {}'s device takes {} of a step in {}, devices of other roles take {}: either its \
-             role has more work or the device is slow; swap the devices of two ranks, and check \
-             whether the difference moves with the device",
-            device.rank,
-            duration(device.took_s),
-            device.stage,
-            duration(device.others_s),
-        ),
+        VerdictNote::UnlikeDevice(device) => unlike_device(device),
         VerdictNote::Network { rank, fault } => network::fault(*rank, fault, None).text,
         VerdictNote::Calls(of_logs) => calls(of_logs),
         VerdictNote::LostRecords { records, ranks } => format!(
@@ -239,6 +231,18 @@ fn read_back(of_line: &ReadBackSummary) -> String {
     // "Up to": how soon the host was ahead again is known by bounds only.
     let idle = percent(of_line.idle_share_max);
     format!("{often} at {line} may leave the device idle for up to {idle} of the step")
+}
+
+fn unlike_device(device: &UnlikeDevice) -> String {
+    format!(
+        "rank {}'s device takes {} of a step in {}, devices of other roles take {}: either its role \
+         has more work or the device is slow; swap the devices of two ranks, and check whether the \
+         difference moves with the device",
+        device.rank,
+        duration(device.took_s),
+        device.stage,
+        duration(device.others_s),
+    )
 }
 
 fn silent_wait(per_step: f64, idle_share_max: f64) -> String {

@@ -64,8 +64,8 @@ impl Suspicion {
                 lasts_s: 3.0,
             },
             Self::Hang => Rule {
-                finding: "a hang that was said",
-                evidence: "stacks of the others, spread over the job",
+                finding: "a hang that was reported",
+                evidence: "stacks of other ranks, spread over the job",
                 named: 0,
                 others: 512,
                 every_s: 600.0,
@@ -80,7 +80,7 @@ impl Suspicion {
                 lasts_s: 20.0,
             },
             Self::Slow => Rule {
-                finding: "an incident that goes on and costs time, its function unknown",
+                finding: "an ongoing incident that costs time, and whose function is unknown",
                 evidence: "a profile window",
                 named: 6,
                 others: 2,
@@ -88,7 +88,7 @@ impl Suspicion {
                 lasts_s: 20.0,
             },
             Self::LongerSteps => Rule {
-                finding: "steps became longer, and no incident says why",
+                finding: "steps became longer, and no incident explains it",
                 evidence: "a profile window",
                 named: 0,
                 others: 4,
@@ -96,8 +96,8 @@ impl Suspicion {
                 lasts_s: 20.0,
             },
             Self::DevicesUnseen => Rule {
-                finding: "something is suspected, and hosts run ahead of their devices or work in a \
-                          pipeline",
+                finding: "a rank or stage is suspected, and hosts run ahead of their devices or \
+                          work in a pipeline",
                 evidence: "device marks of up to 32 steps in a row",
                 named: 0,
                 others: usize::MAX,
@@ -106,7 +106,7 @@ impl Suspicion {
             },
             Self::SlowOperation => Rule {
                 finding: "an operation of NCCL takes longer than it should",
-                evidence: "a look at what ranks are in, every 20 ms",
+                evidence: "samples of the operations that ranks are in, every 20 ms",
                 named: 0,
                 others: usize::MAX,
                 every_s: 0.0,

@@ -145,7 +145,7 @@ impl CallLog {
             && damaged as f64 > number as f64 * MAX_DAMAGED_SHARE
         {
             let reason = format!(
-                "it is not a call, and {damaged} of {number} lines are not; this is a call: \
+                "it is not a call, like {damaged} of {number} lines; calls look like \
                  \"[1755877674.24] [Rank 0] Fun AllReduce Data 1 stream 0x5\""
             );
             return Err(FormatError::content(path, format!("line {first}"), reason));
@@ -485,7 +485,7 @@ mod tests {
         assert_eq!((log.calls.calls.len(), log.damaged), (120, Some((61, 1))));
         let refused = read(&(line.to_owned() + torn)).unwrap_err().to_string();
         assert!(
-            refused.starts_with("rank_7.log, at line 2: it is no call"),
+            refused.starts_with("rank_7.log, at line 2: it is not a call"),
             "{refused}"
         );
         let log = read(&(line.to_owned() + "[17555")).unwrap();

@@ -586,7 +586,7 @@ fn a_missing_file() {
 fn an_empty_file() {
     assert_snapshot!(complaint("empty.json", b""), @r#"
     laggard: FOLDER/empty.json is not a recording laggard knows: it is empty
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests, what a job with PyTorch's NCCL watchdog printed and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), recordings of laggard run and laggard serve, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests, output of jobs with PyTorch's NCCL watchdog and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 
@@ -594,7 +594,7 @@ fn an_empty_file() {
 fn a_file_that_is_something_else() {
     assert_snapshot!(complaint("photo.json", b"\x89PNG\r\n\x1a\n\0\0"), @r#"
     laggard: FOLDER/photo.json is not a recording laggard knows: it begins with '\u{89}' (byte 137)
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests, what a job with PyTorch's NCCL watchdog printed and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), recordings of laggard run and laggard serve, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests, output of jobs with PyTorch's NCCL watchdog and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 
@@ -626,7 +626,7 @@ fn a_duration_that_is_no_number() {
     ");
     assert_snapshot!(matrix_complaint("[[[1, 2], [1, \"2\"]]]"), @r#"
     laggard: FOLDER/matrix.json, line 2, column 88, at matrix[0][1][1]: invalid type: string "2", expected f64
-      write the file anew: it is cut off or damaged at that place
+      write the file again: it is cut off or damaged at that place
     "#);
     assert_snapshot!(matrix_complaint("[[[1, 2], [1, 1e999]]]"), @"
     laggard: FOLDER/matrix.json, line 2, column 91, at matrix[0][1][1]: number out of range
@@ -655,7 +655,7 @@ fn a_schema_of_another_version() {
 fn a_recording_of_a_later_version() {
     let journal = b"{\"schema\":\"laggard.marks/2\",\"job\":\"j\"}\n[0]\n";
     assert_snapshot!(complaint("journal.jsonl", journal), @r#"
-    laggard: FOLDER/journal.jsonl, at schema: "laggard.marks/2" is no recording this version reads
+    laggard: FOLDER/journal.jsonl, at schema: "laggard.marks/2" is not a recording that this version reads
       correct the values at that place and run again
     "#);
 }
@@ -679,7 +679,7 @@ fn a_folder_is_searched_and_what_is_no_recording_is_skipped() {
     assert!(text(&output.stdout).contains("matrix.json: 2 ranks, 9 steps"));
     assert_snapshot!(text(&output.stderr).replace(path, "FOLDER"), @r#"
     laggard: skipped: FOLDER/config.json is not a recording laggard knows: it is a JSON object without a schema
-    laggard: skipped: FOLDER/losses.json is not a recording laggard knows: it is neither a JSON list of lists nor what a watchdog, a launcher or PyTorch's checks of collectives print
+    laggard: skipped: FOLDER/losses.json is not a recording laggard knows: it is neither a JSON list of lists nor output of a watchdog, a launcher or PyTorch's checks of collectives
     laggard: skipped: FOLDER/notes.txt is not a recording laggard knows: it begins with 's' (byte 115)
     laggard: skipped: FOLDER/other.json is not a recording laggard knows: its schema is "somebody/1"
     "#);

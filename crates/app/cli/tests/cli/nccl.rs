@@ -242,7 +242,7 @@ fn replies_that_make_no_sense() {
       correct the values at that place and run again
     ");
     assert_snapshot!(with("0x27a079b828ff1a75", "twenty"), @r#"
-    laggard: FOLDER/ras.json, at communicators[1].hash: "twenty" is no hexadecimal number such as 0x1f
+    laggard: FOLDER/ras.json, at communicators[1].hash: "twenty" is not a hexadecimal number such as 0x1f
       correct the values at that place and run again
     "#);
     assert_snapshot!(with("\"AllReduce\": 640", "\"AllReduce\": 1e99"), @"
@@ -428,7 +428,7 @@ fn logs_that_make_no_sense() {
     let log = fs::read_to_string(folder.path().join("node1-pid4100.log")).expect("a log");
     let with = |old: &str, new: &str| complaint("node1.log", &log.replace(old, new));
     assert_snapshot!(with("\"v4.2\"", "\"v5.0\""), @r#"
-    laggard: FOLDER/node1.log, at line 1, metadata.inspector_output_format_version: "v5.0" is not v4.x, which is what is read
+    laggard: FOLDER/node1.log, at line 1, metadata.inspector_output_format_version: "v5.0" is not v4.x, the only version that laggard reads
       correct the values at that place and run again
     "#);
     assert_snapshot!(with("\"n_ranks\":2", "\"n_ranks\":0"), @"
@@ -436,7 +436,7 @@ fn logs_that_make_no_sense() {
       correct the values at that place and run again
     ");
     assert_snapshot!(with("\"id\":\"0xfa93daea854b060b\"", "\"id\":\"\""), @r#"
-    laggard: FOLDER/node1.log, at line 1, header.id: "" is no hexadecimal number such as 0x1f
+    laggard: FOLDER/node1.log, at line 1, header.id: "" is not a hexadecimal number such as 0x1f
       correct the values at that place and run again
     "#);
     assert_snapshot!(with("\"coll_sn\":1,", "\"coll_sn\":\"1\","), @r#"
