@@ -598,7 +598,7 @@ def test_a_block_of_megatron_that_cannot_be_told_raises_nothing(python):
     python(f"""{MEGATRON}
 blocks.begin(0)
 blocks.end(0)
-assert "is not seen" in notes[0], notes
+assert "is not recorded" in notes[0], notes
 """)
 
 

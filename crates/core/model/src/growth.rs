@@ -71,6 +71,12 @@ impl Growth {
         self.slope() >= GROWTH_MIN.max(SURE_ERRORS * self.error())
     }
 
+    /// Whether ranks certainly lose at least half of how early they are. A rank that waits for a
+    /// full launch queue may lose about half of it by chance.
+    pub fn is_proven(&self) -> bool {
+        self.slope() - SURE_ERRORS * self.error() >= GROWTH_MIN
+    }
+
     /// Whether ranks may wait, as far as what varies shows.
     pub fn is_possible(&self) -> bool {
         // Where nothing varies, nothing is refuted.

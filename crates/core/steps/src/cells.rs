@@ -152,7 +152,7 @@ pub(crate) fn pieces<'steps>(
 /// One rank's part of a row.
 #[derive(Clone, Copy)]
 pub(crate) struct RankRow<'steps> {
-    start: RankNs,
+    pub(crate) start: RankNs,
     /// Segments that lie in the step before.
     carried: &'steps [Segment],
     segments: &'steps [Segment],

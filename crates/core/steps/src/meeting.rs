@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting};
+use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankNs, median};
 
 use crate::cells::{CellRange, Cells, DeliveredSteps, Issues, rank_rows};
 
@@ -67,7 +67,7 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
     if ranks < 2 {
         return ChosenCut::unmeasured(issued);
     }
-    let first = CandidateCut::measured(issued, steps, ranks);
+    let first = CandidateCut::measured(issued, steps, &[], ranks);
     if first.is_beyond_doubt(steps, ranks) {
         return ChosenCut {
             cut: issued,
@@ -77,11 +77,37 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
         };
     }
     let behind = cuts_behind(kind, steps).into_iter();
-    let behind = behind.map(|cut| CandidateCut::measured(cut, steps, ranks));
-    choose_among(
+    let behind = behind.map(|cut| CandidateCut::measured(cut, steps, &[], ranks));
+    let chosen = choose_among(
         &[first].into_iter().chain(behind).collect::<Vec<_>>(),
         ranks,
-    )
+    );
+    on_own_clocks(chosen, issued, steps, ranks)
+}
+
+/// Looks again at the cut where ranks issue collectives, if ranks are not seen to meet anywhere.
+/// Ranks that share cores leave a meeting apart: what they are apart counts twice where each begins
+/// at 0, and once on their own clocks.
+fn on_own_clocks(
+    chosen: ChosenCut,
+    issued: Cut,
+    steps: &DeliveredSteps<'_>,
+    ranks: usize,
+) -> ChosenCut {
+    if chosen.meeting == Meeting::Seen || !chosen.runs_ahead || ranks > MAX_FOLLOWED {
+        return chosen;
+    }
+    let candidate = CandidateCut::measured(issued, steps, &lags_s(issued, steps, ranks), ranks);
+    let growth = candidate.growth();
+    if !growth.varies_by(VARIES_S) || !growth.is_proven() || candidate.is_unexplained() {
+        return chosen;
+    }
+    ChosenCut {
+        cut: issued,
+        meeting: Meeting::Issued,
+        runs_ahead: false,
+        waits: candidate.growth(),
+    }
 }
 
 /// Chooses among the cut where ranks issue collectives, which is the first, and those behind.
@@ -139,7 +165,9 @@ struct CandidateCut {
 }
 
 impl CandidateCut {
-    fn measured(cut: Cut, steps: &DeliveredSteps<'_>, ranks: usize) -> Self {
+    /// What a window looks like if its ranks meet at a cut. `lags_s` is where they are at the cut
+    /// before, `[step][rank]`; if it is empty, all begin there at 0.
+    fn measured(cut: Cut, steps: &DeliveredSteps<'_>, lags_s: &[f64], ranks: usize) -> Self {
         let followed = ranks.min(MAX_FOLLOWED);
         let mut measured = Self {
             cut,
@@ -152,9 +180,14 @@ impl CandidateCut {
             early_s: vec![Vec::new(); followed],
             takes_s: vec![Vec::new(); followed],
         };
-        let mut ends_s = vec![0.0; ranks];
         let mut seconds = Vec::new();
+        let mut ends_s = vec![0.0; ranks];
+        let mut lags_s = lags_s.chunks_exact(ranks);
         for (before, step) in steps.pairs() {
+            match lags_s.next() {
+                Some(lags_s) => ends_s.copy_from_slice(lags_s),
+                None => ends_s.fill(0.0),
+            }
             // Ranks are compared at each boundary, so they must have the same ones.
             if let Some(row) = steps.between(before, step, cut) {
                 measured.add(row.parts, &mut ends_s);
@@ -170,9 +203,10 @@ impl CandidateCut {
         measured
     }
 
-    /// Adds what ranks took between this cut and the one before; `ends_s` is written over.
+    /// Adds what ranks took between the cut before and this one. `ends_s` is where they were at the
+    /// cut before, and is written over.
     fn add(&mut self, cells: [CellRange<'_>; 2], ends_s: &mut [f64]) {
-        ends_s.fill(0.0);
+        let begin_s = ends_s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let carried = cells[0].boundaries.len();
         let mut begin_apart_s = 0.0f64;
         let (mut earliest_s, mut most_s) = (0.0, 0.0);
@@ -219,7 +253,7 @@ impl CandidateCut {
         self.late_s += late_s;
         // What they came apart since is not left of this lateness.
         self.left_s += (most_s - earliest_s).min(late_s);
-        self.exposed_s += most_s;
+        self.exposed_s += most_s - begin_s;
     }
 
     /// Lateness that was seen to vanish.
@@ -254,8 +288,42 @@ impl CandidateCut {
     fn is_refuted(&self) -> bool {
         let apart_s = APART_SHARE * self.exposed_s;
         let stays = self.late_s > apart_s && self.left_s > LEFT_SHARE * self.late_s;
-        stays || self.unexplained_s > apart_s.max(self.met_s())
+        stays || self.is_unexplained()
     }
+
+    fn is_unexplained(&self) -> bool {
+        self.unexplained_s > self.met_s().max(APART_SHARE * self.exposed_s)
+    }
+}
+
+/// How much later than usual ranks are at a cut, `[step][rank]` in seconds, each by its own clock;
+/// zero where it is not followed.
+fn lags_s(cut: Cut, steps: &DeliveredSteps<'_>, ranks: usize) -> Vec<f64> {
+    let mut lags_s = vec![0.0; steps.steps.len() * ranks];
+    let mut first: Option<Vec<RankNs>> = None;
+    let mut known = Vec::new();
+    for ((before, step), lags_s) in steps.pairs().zip(lags_s.chunks_exact_mut(ranks)) {
+        let Some(rows) = rank_rows(before, step, cut) else {
+            continue;
+        };
+        let first = first.get_or_insert_with(|| rows.iter().map(|row| row.start).collect());
+        for ((lag_s, row), first) in lags_s.iter_mut().zip(&rows).zip(first) {
+            *lag_s = row.start.seconds_since(*first);
+        }
+        let mean_s = lags_s.iter().sum::<f64>() / ranks as f64;
+        for lag_s in lags_s.iter_mut() {
+            *lag_s -= mean_s;
+        }
+        known.push(lags_s);
+    }
+    for rank in 0..ranks {
+        let mut of_rank: Vec<f64> = known.iter().map(|lags_s| lags_s[rank]).collect();
+        let usual_s = median(&mut of_rank).unwrap_or(0.0);
+        for lags_s in &mut known {
+            lags_s[rank] -= usual_s;
+        }
+    }
+    lags_s
 }
 
 /// Cuts behind the last mark of a kind in the cycle, in order; the last one is the published.
@@ -451,11 +519,43 @@ mod tests {
             let all: Vec<CandidateCut> = [Cut::After(kind)]
                 .into_iter()
                 .chain(cuts_behind(kind, &steps))
-                .map(|cut| CandidateCut::measured(cut, &steps, ranks.len()))
+                .map(|cut| CandidateCut::measured(cut, &steps, &[], ranks.len()))
                 .collect();
             let among_all = choose_among(&all, ranks.len());
+            let among_all = on_own_clocks(among_all, Cut::After(kind), &steps, ranks.len());
             let chosen = choose_cut(&steps);
             prop_assert_eq!(format!("{chosen:?}"), format!("{among_all:?}"));
+        }
+
+        /// Ranks of a blocking host that do not get their cores back together are seen to meet.
+        #[test]
+        fn ranks_that_leave_a_meeting_apart_are_seen_to_meet(
+            late_ms in 20..40u64,
+            noise_ms in prop::collection::vec(prop::array::uniform3(0..3u64), 40..80),
+        ) {
+            let mut at_ms = [0; 3];
+            let mut took_ms = vec![Vec::new(); 3];
+            for (step, noise_ms) in noise_ms.iter().enumerate() {
+                // They take turns in getting the core.
+                let mut leaves_ms = *noise_ms;
+                leaves_ms[step % 2 * 2] += 7;
+                let begun_ms = at_ms;
+                for (rank, at_ms) in at_ms.iter_mut().enumerate() {
+                    *at_ms += 6 + if rank == 1 { late_ms } else { 0 };
+                }
+                let last_ms = at_ms.into_iter().max().unwrap_or(0);
+                for rank in 0..3 {
+                    let own_ms = at_ms[rank] - begun_ms[rank] - 5;
+                    let left_ms = last_ms + 1 + leaves_ms[rank];
+                    took_ms[rank].push([1, own_ms, 1, 1, 1, left_ms - at_ms[rank], 1]);
+                    at_ms[rank] = left_ms + 1;
+                }
+            }
+            let steps = job_steps(&took_ms);
+            let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1, 2]);
+            let chosen = choose_cut(&steps);
+            prop_assert_eq!(chosen.cut, Cut::After(MarkKind::BackwardEnd));
+            prop_assert!(!chosen.runs_ahead);
         }
     }
 }
