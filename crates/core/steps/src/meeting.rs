@@ -206,7 +206,6 @@ impl CandidateCut {
     /// Adds what ranks took between the cut before and this one. `ends_s` is where they were at the
     /// cut before, and is written over.
     fn add(&mut self, cells: [CellRange<'_>; 2], ends_s: &mut [f64]) {
-        let begin_s = ends_s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let carried = cells[0].boundaries.len();
         let mut begin_apart_s = 0.0f64;
         let (mut earliest_s, mut most_s) = (0.0, 0.0);
@@ -253,7 +252,7 @@ impl CandidateCut {
         self.late_s += late_s;
         // What they came apart since is not left of this lateness.
         self.left_s += (most_s - earliest_s).min(late_s);
-        self.exposed_s += most_s - begin_s;
+        self.exposed_s += most_s;
     }
 
     /// Lateness that was seen to vanish.
