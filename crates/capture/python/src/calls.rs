@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::CallTree;
 
-/// Calls that are kept: 3 MB in memory, some 16 MB in a trace.
+/// Calls that are kept: 4 MB in memory, some 16 MB in a trace.
 const LIMIT: usize = 1 << 17;
 /// What PyTorch calls a collection of garbage.
 const GARBAGE_COLLECTION: &str = "Python GC";

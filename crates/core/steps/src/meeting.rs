@@ -22,6 +22,8 @@ const APART_SHARE: f64 = 0.02;
 const FIRST_SHARE: f64 = 0.7;
 /// Ranks that are followed from collective to cut: more show no more.
 const MAX_FOLLOWED: usize = 16;
+/// Steps by which ranks must be followed on their own clocks. Ours: in fewer a single delay decides.
+const FOLLOWED_STEPS: usize = 20;
 /// How far from usual they must typically be at a collective to show whether they are waited for, in
 /// seconds. Ours: clocks do not tick finer.
 const VARIES_S: f64 = 1e-6;
@@ -99,7 +101,11 @@ fn on_own_clocks(
     }
     let candidate = CandidateCut::measured(issued, steps, &lags_s(issued, steps, ranks), ranks);
     let growth = candidate.growth();
-    if !growth.varies_by(VARIES_S) || !growth.is_proven() || candidate.is_unexplained() {
+    if candidate.steps < FOLLOWED_STEPS
+        || !growth.varies_by(VARIES_S)
+        || !growth.is_proven()
+        || candidate.is_unexplained()
+    {
         return chosen;
     }
     ChosenCut {
