@@ -224,7 +224,7 @@ def test_a_window_can_be_asked_for(running, rings):
     assert (elsewhere.code, elsewhere.stdout) == (2, "")
     assert "rank 7 does not run on this host, which has ranks 0-1" in elsewhere.stderr
     wrong = laggard("profile", "nobody", LAGGARD_DIR=str(rings))
-    assert (wrong.code, "no job nobody here" in wrong.stderr) == (2, True)
+    assert (wrong.code, "no job nobody runs here" in wrong.stderr) == (2, True)
 
 
 @matrix
