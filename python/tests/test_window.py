@@ -8,8 +8,10 @@ import torch
 from laggard import _profile
 
 def spin(calls):
+    began = time.perf_counter()
     for _ in range(calls):
         time.perf_counter()
+    return time.perf_counter() - began
 
 def functions(path="trace.json"):
     with open(path) as file:
@@ -22,13 +24,13 @@ assert recorder.begin(0)
 
 
 def test_a_million_calls_make_no_large_trace_and_keep_the_name_of_their_caller(python):
-    taken, calls, name, caller, spun = python(
+    inside, around, calls, name, caller, spun = python(
         WINDOW
         + textwrap.dedent(
             """
             began = time.perf_counter()
-            spin(1_000_000)
-            taken = time.perf_counter() - began
+            inside = spin(1_000_000)
+            around = time.perf_counter() - began
             time.sleep(0.01)
             assert recorder.stop()
             recorder.write("trace.json")
@@ -37,14 +39,15 @@ def test_a_million_calls_make_no_large_trace_and_keep_the_name_of_their_caller(p
             (slept,) = (each for each in found if "sleep" in each["name"])
             (spun,) = (each for each in found if each["name"].endswith(": spin"))
             caller = by_id[spun["args"]["Python parent id"]]["name"]
-            names = [taken, len(found), spun["name"], caller, spun["dur"] * 1e-6]
-            print(json.dumps(names))
+            spun = [len(found), spun["name"], caller, spun["dur"] * 1e-6]
+            print(json.dumps([inside, around, *spun]))
             """
         )
     )
     assert calls < 1 << 17
     assert (name, caller) == ("script.py(6): spin", "script.py(1): <module>")
-    assert 0.9 * taken < spun < 1.1 * taken
+    # The clocks differ: one is set by time services.
+    assert 0.99 * inside < spun < 1.01 * around
 
 
 def test_collections_of_garbage_are_calls_without_a_caller(python):

@@ -20,6 +20,8 @@ use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::CallTree;
 
+use crate::probe::read_clock;
+
 /// Calls that are kept: 4 MB in memory, some 16 MB in a trace.
 const LIMIT: usize = 1 << 17;
 /// What PyTorch calls a collection of garbage.
@@ -65,7 +67,7 @@ impl Interpreter {
 #[pyclass(frozen)]
 pub(crate) struct CallRecorder {
     interpreter: Interpreter,
-    // Under the interpreter's lock nobody else holds it. A hook that finds it held leaves.
+    // The interpreter's lock already keeps other threads away.
     recorded: Mutex<Recorded>,
 }
 
@@ -208,7 +210,9 @@ impl CallRecorder {
 
     /// A collection of garbage begins or ends: one of ``gc.callbacks``.
     fn __call__(&self, phase: &str, _info: &Bound<'_, PyAny>) {
-        let mut recorded = self.locked();
+        let Some(mut recorded) = self.try_locked() else {
+            return;
+        };
         // SAFETY: takes no arguments and cannot fail.
         if recorded.thread != unsafe { libc::syscall(libc::SYS_gettid) } {
             return;
@@ -244,6 +248,16 @@ impl CallRecorder {
         // Nothing panics in between; and what was recorded would still be worth reading.
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// For what the interpreter calls at any moment, also in the middle of a call of ours: that must
+    /// never wait.
+    fn try_locked(&self) -> Option<MutexGuard<'_, Recorded>> {
+        match self.recorded.try_lock() {
+            Ok(recorded) => Some(recorded),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
 }
 
 /// What the interpreter calls as functions begin and end.
@@ -258,16 +272,14 @@ unsafe extern "C" fn on_call(
 ) -> c_int {
     // A panic ends here: the call is not recorded.
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: whoever calls holds the interpreter's lock.
+        // SAFETY: the interpreter calls under its lock.
         let py = unsafe { Python::assume_attached() };
         // SAFETY: it is what `start` gave.
         let object = unsafe { Bound::from_borrowed_ptr(py, object) };
         // SAFETY: as before.
         let recorder = unsafe { object.cast_unchecked::<CallRecorder>() }.get();
-        let mut held = match recorder.recorded.try_lock() {
-            Ok(held) => held,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut held) = recorder.try_locked() else {
+            return;
         };
         let Recorded {
             tree, functions, ..
@@ -296,15 +308,7 @@ unsafe extern "C" fn on_call(
 
 /// Time on the clock on which PyTorch writes its traces.
 fn now_ns() -> u64 {
-    let mut at = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `at` is a valid place to write to; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut at) };
-    (at.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(at.tv_nsec as u64)
+    read_clock(libc::CLOCK_REALTIME)
 }
 
 /// What PyTorch calls a function of Python.
@@ -356,7 +360,7 @@ fn add_calls(recorded: &Recorded, names: &[String], path: &Path) -> std::io::Res
             took_ns / 1000,
             took_ns % 1000
         )?;
-        // A collection has no caller: whoever happened to be running did not ask for it.
+        // A collection has no caller: the function that was running did not ask for it.
         if call.function != COLLECTS {
             write!(to, "\"Python id\":{}", index + 1)?;
             if let Some(caller) = call.caller {

@@ -310,18 +310,22 @@ impl LoopState {
 
 #[inline]
 pub(crate) fn now() -> RankNs {
+    // The clock that the agent reads too, and that no time service sets back.
+    RankNs(read_clock(libc::CLOCK_MONOTONIC))
+}
+
+/// Nanoseconds on a clock that every Linux has.
+#[inline]
+pub(crate) fn read_clock(clock: libc::clockid_t) -> u64 {
     let mut at = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // The clock that the agent reads too, and that no time service sets back.
-    // SAFETY: `at` is a valid place to write to; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut at) };
-    RankNs(
-        (at.tv_sec as u64)
-            .wrapping_mul(1_000_000_000)
-            .wrapping_add(at.tv_nsec as u64),
-    )
+    // SAFETY: `at` is a valid place to write to, and the clock exists.
+    unsafe { libc::clock_gettime(clock, &raw mut at) };
+    (at.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(at.tv_nsec as u64)
 }
 
 /// Runs in a forked child: it is another process, and this ring is not its own.

@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         /// Whatever is called, and however little room there is: calls nest, none is after its
-        /// caller, and all of the time is told.
+        /// caller, and together they account for all of the time.
         #[test]
         fn calls_nest_and_cover_all_of_the_time(
             moves in prop::collection::vec((any::<bool>(), 0u32..4, 0u64..100_000), 1..400),
@@ -259,8 +259,8 @@ mod tests {
                     prop_assert!(caller.start_ns <= call.start_ns && call.end_ns <= caller.end_ns);
                 }
             }
-            let told: u64 = own_ns(&tree).values().sum();
-            prop_assert!(told == now || tree.calls().is_empty());
+            let accounted_ns: u64 = own_ns(&tree).values().sum();
+            prop_assert!(accounted_ns == now || tree.calls().is_empty());
         }
     }
 }

@@ -3,7 +3,8 @@
 //! A [`Trace`] holds slices of time on tracks. [`rank_steps`] makes steps with stages of it, as
 //! they come from marks of a live job; [`profile`] makes function patterns; [`match_collectives`]
 //! puts the collectives of all ranks side by side and finds who was late, and how far the clocks
-//! are apart. A [`CallTree`] records calls within a bound. Reading files is left to `formats`, verdicts to `verdict`.
+//! are apart. A [`CallTree`] records calls within a bound. Reading files is left to `formats`,
+//! verdicts to `verdict`.
 //!
 //! Pure: the same traces give the same answers.
 //!
