@@ -278,6 +278,20 @@ fn call_log(rank: u32, defect: &LogDefect) -> String {
     }
 }
 
+/// Hosts as a subject; of many only the first.
+fn hosts(names: &[String]) -> String {
+    const LISTED: usize = 4;
+    let listed = names[..names.len().min(LISTED)].join(", ");
+    match names.len() {
+        1 => format!("host {listed}"),
+        2..=LISTED => format!("hosts {listed}"),
+        all => format!("hosts {listed} and {} more", all - LISTED),
+    }
+}
+
+/// `IBV_WC_RETRY_EXC_ERR`.
+const NO_ANSWER: u32 = 12;
+
 fn printed(note: &PrintedNote) -> String {
     match note {
         PrintedNote::Raised { rank, error } => format!("rank {rank} raised: {error}"),
@@ -326,6 +340,35 @@ fn printed(note: &PrintedNote) -> String {
             "a rank lost the connection to a process at {address}, which had ended: the output of \
              that process shows why"
         ),
+        PrintedNote::LinkDown {
+            host,
+            port,
+            came_back,
+        } => format!(
+            "the link of {} of host {host} went down{}",
+            port.as_deref().unwrap_or("an InfiniBand port"),
+            if *came_back { " and came back" } else { "" }
+        ),
+        PrintedNote::NcclDevice {
+            host,
+            device,
+            error,
+        } => format!("NCCL on host {host}: the driver of GPU {device} reported `{error}`"),
+        PrintedNote::FailedRequest {
+            peer,
+            status,
+            hosts: of,
+        } => {
+            let of = hosts(of);
+            if *status == NO_ANSWER {
+                format!(
+                    "NCCL on {of} got no answer from {peer} over RDMA after all retries: the link \
+                     between them failed, or the process at {peer} ended"
+                )
+            } else {
+                format!("RDMA requests of NCCL on {of} to {peer} failed with status {status}")
+            }
+        }
         PrintedNote::Differ([one, other]) => format!(
             "PyTorch compared ranks {one} and {other} and found that they call different collectives"
         ),

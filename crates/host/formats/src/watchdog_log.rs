@@ -1,4 +1,5 @@
-//! What a dead job has printed: lines of PyTorch's NCCL watchdog and of launchers, among whatever else.
+//! What a dead job has printed: lines of PyTorch's NCCL watchdog, of launchers and of NCCL itself, among
+//! whatever else.
 //!
 //! Ranks print how many collectives of a group they have enqueued and how many have completed when
 //! one of them times out. A log is partial and unordered: who printed first proves nothing, and of a
@@ -15,10 +16,12 @@ use std::ops::RangeInclusive;
 use model::{CollectiveOp, InFlight, Input, PrintedNote, SourceNote, UnlikeCounts};
 
 mod ended;
+mod nccl;
 mod record;
 mod said;
 
 use ended::{SlurmTasks, Summary};
+use nccl::Warnings;
 use record::Records;
 use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
 
@@ -49,6 +52,7 @@ pub(crate) struct WatchdogLog {
     /// Ranks, as their group counts them, that did not come to a `monitored_barrier`.
     missed_barrier: BTreeSet<u32>,
     lost_peers: BTreeSet<String>,
+    warnings: Warnings,
     summary: Summary,
     earlier_starts: u64,
 }
@@ -80,7 +84,7 @@ pub(crate) struct Reported {
 }
 
 impl WatchdogLog {
-    /// Reads a log; `None` if neither a watchdog nor a launcher has printed anything.
+    /// Reads a log; `None` if none of them has printed anything.
     ///
     /// # Errors
     /// What the reader says.
@@ -132,6 +136,7 @@ impl WatchdogLog {
             && self.calls.is_empty()
             && self.missed_barrier.is_empty()
             && self.lost_peers.is_empty()
+            && self.warnings.is_empty()
             && self.summary.is_empty()
     }
 
@@ -148,6 +153,7 @@ impl WatchdogLog {
             Some(Said::Restarts) => self.start_anew(),
             Some(Said::OfWatchdog(rank)) => _ = self.ranks.insert(rank),
             Some(Said::TimedOutSomewhere) => self.timed_out_somewhere = true,
+            Some(Said::Warned(warning)) => self.warnings.take(warning),
             Some(Said::Stuck(rank)) => {
                 self.ranks.insert(rank);
                 self.stuck.insert(rank);
@@ -280,6 +286,7 @@ impl WatchdogLog {
             all.calls.extend(log.calls.clone());
             all.missed_barrier.extend(&log.missed_barrier);
             all.lost_peers.extend(log.lost_peers.clone());
+            all.warnings.extend(&log.warnings);
             all.summary.ended.extend(log.summary.ended.clone());
             all.summary.on_host = all.summary.on_host.or(log.summary.on_host);
             all.summary.somewhere = all.summary.somewhere.or(log.summary.somewhere);
@@ -654,6 +661,7 @@ impl WatchdogLog {
             }),
         );
         notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
+        notes.extend(self.warnings.notes());
         notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
         let differing = self.differing.iter();
         notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));

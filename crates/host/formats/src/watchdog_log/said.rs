@@ -1,5 +1,6 @@
 //! What a record of a log says.
 
+use super::nccl::{self, Warning};
 use super::record::squeezed;
 
 /// Ranks of a job; a larger number is a line that is damaged.
@@ -59,6 +60,8 @@ pub(super) enum Said {
     MissedBarrier(Vec<u32>),
     /// The other end of a connection has gone.
     LostPeer(String),
+    /// NCCL itself warns of a fault.
+    Warned(Warning),
     /// The launcher starts all ranks anew.
     Restarts,
 }
@@ -109,6 +112,10 @@ pub(super) struct Fingerprint {
 pub(super) fn said(record: &str) -> Option<Said> {
     if record.contains("will restart worker group") {
         return Some(Said::Restarts);
+    }
+    if let Some((before, said)) = record.split_once("NCCL WARN ") {
+        let lost = nccl::lost_peer(said).map(Said::LostPeer);
+        return lost.or_else(|| nccl::warning(before, said).map(Said::Warned));
     }
     let rank = printed_by(record);
     if record.contains("mismatch between collectives") {

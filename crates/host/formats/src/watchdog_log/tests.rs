@@ -394,6 +394,63 @@ fn a_peer_that_has_gone_is_noted() {
 }
 
 #[test]
+fn what_nccl_warns_of_is_noted_by_host() {
+    let warns = |host: &str, what: &str| format!("{host}:9:13 [4] a.cc:1 NCCL WARN {what}\n");
+    let no_answer = |host, peer| {
+        let what =
+            format!("NET/IB : Got completion from peer {peer}<4> with status=12 opcode=0 len=0");
+        warns(host, &what)
+    };
+    let event = |event: &str| warns("a", &format!("NET/IB : mlx5_3:1 Got async event : {event}"));
+    let log = [
+        event("port active"),
+        no_answer("b", "10.0.0.1"),
+        no_answer("a", "10.0.0.2"),
+        no_answer("c", "10.0.0.2"),
+        warns("b", "Cuda failure 'out of memory'"),
+        warns("b", "Cuda failure 'unspecified launch failure'"),
+    ]
+    .concat();
+    let failed = |peer: &str, hosts: &[&str]| PrintedNote::FailedRequest {
+        peer: peer.to_owned(),
+        status: 12,
+        hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+    };
+    let device = PrintedNote::NcclDevice {
+        host: "b".to_owned(),
+        device: 4,
+        error: "out of memory".to_owned(),
+    };
+    let others = [
+        device,
+        failed("10.0.0.2", &["a", "c"]),
+        failed("10.0.0.1", &["b"]),
+    ];
+    assert_eq!(notes(&log), others);
+    for (events, came_back) in [
+        (&["port error"][..], false),
+        (&["port error", "port active"], true),
+        (&["port error", "port active", "port error"], false),
+    ] {
+        let down = PrintedNote::LinkDown {
+            host: "a".to_owned(),
+            port: Some("mlx5_3:1".to_owned()),
+            came_back,
+        };
+        let log: String = events.iter().map(|it| event(it)).collect();
+        assert_eq!(notes(&log), [down], "{log}");
+    }
+    let gone = warns(
+        "a",
+        "socketProgress: Connection closed by remote peer b.example<51159>",
+    );
+    assert_eq!(
+        notes(&gone),
+        [PrintedNote::LostPeer("b.example".to_owned())]
+    );
+}
+
+#[test]
 fn calls_that_pytorch_prints_are_notes() {
     let call = |rank: u32, number: u64| {
         format!(
