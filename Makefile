@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 TOOLS := $(CACHE)/tools
 export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(PATH)
 
+# Where it is set, each start of PyTorch compiles it anew, which takes longer than all else in a test.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Says what is done, that it goes on, and how long it took.
 PHASE := sh scripts/phase
 
