@@ -29,6 +29,8 @@ use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
 const MAX_LINE_BYTES: usize = 1 << 16;
 /// Control characters that no terminal takes: beside a zero they show that a file is no text.
 const IN_NO_TEXT: RangeInclusive<u8> = 1..=6;
+/// What a hole in a log is compared with.
+const ZEROS: [u8; 1 << 12] = [0; 1 << 12];
 /// How many of each kind a note lists at most: errors, addresses, timeouts of a rank.
 const MAX_NOTED: usize = 8;
 
@@ -103,6 +105,11 @@ impl WatchdogLog {
             let room = MAX_LINE_BYTES - line.len();
             if memchr::memchr(0, part).is_none() {
                 line.extend_from_slice(&part[..part.len().min(room)]);
+            } else if part
+                .chunks(ZEROS.len())
+                .all(|chunk| *chunk == ZEROS[..chunk.len()])
+            {
+                // Nothing of a hole is text. It may be the whole of a file of any size.
             } else if part.iter().any(|byte| IN_NO_TEXT.contains(byte)) {
                 // Whatever this is need not be read to its end.
                 break;
