@@ -117,7 +117,7 @@ pub use rank_part::RankPart;
 pub use ranks::{NoRanks, Ranks};
 pub use slowdown::{PassRatios, PassSpread, SlowdownCause, StepSlowdown};
 pub use source_note::{
-    DumpNote, InspectorNote, LogDefect, PrintedNote, ProfileNote, RankTrouble, RasNote,
+    DumpNote, InspectorNote, LogDefect, NcclNote, PrintedNote, ProfileNote, RankTrouble, RasNote,
     SharedTable, SourceNote, TraceNote, UnlikeCounts, Unrecorded,
 };
 pub use stack::{Frame, ProcessState, Stack, Worker};

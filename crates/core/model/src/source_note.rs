@@ -323,6 +323,39 @@ pub enum LogDefect {
     Twice,
 }
 
+/// Of what NCCL itself warned of: it names hosts, not ranks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NcclNote {
+    /// The link of a port of a network card went down.
+    LinkDown {
+        /// The host of the card.
+        host: String,
+        /// The card and the number of its port, `mlx5_0:1`, if NCCL names them.
+        port: Option<String>,
+        /// Whether it came back.
+        came_back: bool,
+    },
+    /// A call to the driver of a GPU failed.
+    Device {
+        /// The host.
+        host: String,
+        /// The number of the GPU in its process.
+        device: u32,
+        /// The error.
+        error: String,
+    },
+    /// Requests over RDMA failed.
+    FailedRequest {
+        /// Address of the other end.
+        peer: String,
+        /// How (`ibv_wc_status`).
+        status: u32,
+        /// The hosts that had sent them.
+        hosts: Vec<String>,
+    },
+}
+
 /// Of what a dead job has printed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -365,33 +398,8 @@ pub enum PrintedNote {
     },
     /// The watchdog of this rank got stuck itself.
     StuckWatchdog(u32),
-    /// NCCL was told that the link of a port of a network card went down.
-    LinkDown {
-        /// The host of the card.
-        host: String,
-        /// The card and the number of its port, `mlx5_0:1`, if NCCL names them.
-        port: Option<String>,
-        /// Whether it came back.
-        came_back: bool,
-    },
-    /// A call of NCCL to the driver of a GPU failed.
-    NcclDevice {
-        /// The host.
-        host: String,
-        /// The number of the GPU in its process.
-        device: u32,
-        /// The error.
-        error: String,
-    },
-    /// Requests of NCCL over RDMA failed.
-    FailedRequest {
-        /// Address of the other end.
-        peer: String,
-        /// How (`ibv_wc_status`).
-        status: u32,
-        /// The hosts that had sent them.
-        hosts: Vec<String>,
-    },
+    /// NCCL itself warned of a fault.
+    Nccl(NcclNote),
     /// A rank lost the connection to a process at this address.
     LostPeer(String),
     /// PyTorch found that these ranks call different collectives.

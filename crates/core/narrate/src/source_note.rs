@@ -1,7 +1,7 @@
 //! What sources say of themselves.
 
 use model::{
-    DumpNote, InspectorNote, LogDefect, PrintedNote, ProfileNote, RankTrouble, RasNote,
+    DumpNote, InspectorNote, LogDefect, NcclNote, PrintedNote, ProfileNote, RankTrouble, RasNote,
     SharedTable, SourceNote, TraceNote, UnlikeCounts, Unrecorded,
 };
 
@@ -292,6 +292,40 @@ fn hosts(names: &[String]) -> String {
 /// `IBV_WC_RETRY_EXC_ERR`.
 const NO_ANSWER: u32 = 12;
 
+fn nccl(note: &NcclNote) -> String {
+    match note {
+        NcclNote::LinkDown {
+            host,
+            port,
+            came_back,
+        } => format!(
+            "the link of {} of host {host} went down{}",
+            port.as_deref().unwrap_or("an InfiniBand port"),
+            if *came_back { " and came back" } else { "" }
+        ),
+        NcclNote::Device {
+            host,
+            device,
+            error,
+        } => format!("NCCL on host {host}: the driver of GPU {device} reported `{error}`"),
+        NcclNote::FailedRequest {
+            peer,
+            status,
+            hosts: of,
+        } => {
+            let of = hosts(of);
+            if *status == NO_ANSWER {
+                format!(
+                    "NCCL on {of} got no answer from {peer} over RDMA after all retries: the link \
+                     between them failed, or the process at {peer} ended"
+                )
+            } else {
+                format!("RDMA requests of NCCL on {of} to {peer} failed with status {status}")
+            }
+        }
+    }
+}
+
 fn printed(note: &PrintedNote) -> String {
     match note {
         PrintedNote::Raised { rank, error } => format!("rank {rank} raised: {error}"),
@@ -340,35 +374,7 @@ fn printed(note: &PrintedNote) -> String {
             "a rank lost the connection to a process at {address}, which had ended: the output of \
              that process shows why"
         ),
-        PrintedNote::LinkDown {
-            host,
-            port,
-            came_back,
-        } => format!(
-            "the link of {} of host {host} went down{}",
-            port.as_deref().unwrap_or("an InfiniBand port"),
-            if *came_back { " and came back" } else { "" }
-        ),
-        PrintedNote::NcclDevice {
-            host,
-            device,
-            error,
-        } => format!("NCCL on host {host}: the driver of GPU {device} reported `{error}`"),
-        PrintedNote::FailedRequest {
-            peer,
-            status,
-            hosts: of,
-        } => {
-            let of = hosts(of);
-            if *status == NO_ANSWER {
-                format!(
-                    "NCCL on {of} got no answer from {peer} over RDMA after all retries: the link \
-                     between them failed, or the process at {peer} ended"
-                )
-            } else {
-                format!("RDMA requests of NCCL on {of} to {peer} failed with status {status}")
-            }
-        }
+        PrintedNote::Nccl(note) => nccl(note),
         PrintedNote::Differ([one, other]) => format!(
             "PyTorch compared ranks {one} and {other} and found that they call different collectives"
         ),

@@ -668,7 +668,7 @@ impl WatchdogLog {
             }),
         );
         notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
-        notes.extend(self.warnings.notes());
+        notes.extend(self.warnings.notes().into_iter().map(PrintedNote::Nccl));
         notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
         let differing = self.differing.iter();
         notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::PrintedNote;
+use model::NcclNote;
 
 use super::MAX_NOTED;
 use super::said::number;
@@ -101,18 +101,18 @@ impl Warnings {
         self.devices.extend(other.devices.clone());
     }
 
-    pub(super) fn notes(&self) -> Vec<PrintedNote> {
+    pub(super) fn notes(&self) -> Vec<NcclNote> {
         let links = self
             .links
             .iter()
-            .map(|(port, came_back)| PrintedNote::LinkDown {
+            .map(|(port, came_back)| NcclNote::LinkDown {
                 host: port.host.clone(),
                 port: port.name.clone(),
                 came_back: *came_back,
             });
         let devices = self.devices.iter().map(|((host, device), error)| {
             let (host, device, error) = (host.clone(), *device, error.clone());
-            PrintedNote::NcclDevice {
+            NcclNote::Device {
                 host,
                 device,
                 error,
@@ -124,12 +124,12 @@ impl Warnings {
         let requests =
             requests
                 .into_iter()
-                .map(|((peer, status), hosts)| PrintedNote::FailedRequest {
+                .map(|((peer, status), hosts)| NcclNote::FailedRequest {
                     peer: peer.clone(),
                     status: *status,
                     hosts: hosts.iter().cloned().collect(),
                 });
-        let mut notes: Vec<PrintedNote> = links.take(MAX_NOTED).collect();
+        let mut notes: Vec<NcclNote> = links.take(MAX_NOTED).collect();
         notes.extend(devices.take(MAX_NOTED));
         notes.extend(requests.take(MAX_NOTED));
         notes

@@ -1,3 +1,5 @@
+use model::NcclNote;
+
 use super::*;
 
 fn read(text: &str) -> WatchdogLog {
@@ -411,12 +413,12 @@ fn what_nccl_warns_of_is_noted_by_host() {
         warns("b", "Cuda failure 'unspecified launch failure'"),
     ]
     .concat();
-    let failed = |peer: &str, hosts: &[&str]| PrintedNote::FailedRequest {
+    let failed = |peer: &str, hosts: &[&str]| NcclNote::FailedRequest {
         peer: peer.to_owned(),
         status: 12,
         hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
     };
-    let device = PrintedNote::NcclDevice {
+    let device = NcclNote::Device {
         host: "b".to_owned(),
         device: 4,
         error: "out of memory".to_owned(),
@@ -426,19 +428,19 @@ fn what_nccl_warns_of_is_noted_by_host() {
         failed("10.0.0.2", &["a", "c"]),
         failed("10.0.0.1", &["b"]),
     ];
-    assert_eq!(notes(&log), others);
+    assert_eq!(notes(&log), others.map(PrintedNote::Nccl));
     for (events, came_back) in [
         (&["port error"][..], false),
         (&["port error", "port active"], true),
         (&["port error", "port active", "port error"], false),
     ] {
-        let down = PrintedNote::LinkDown {
+        let down = NcclNote::LinkDown {
             host: "a".to_owned(),
             port: Some("mlx5_3:1".to_owned()),
             came_back,
         };
         let log: String = events.iter().map(|it| event(it)).collect();
-        assert_eq!(notes(&log), [down], "{log}");
+        assert_eq!(notes(&log), [PrintedNote::Nccl(down)], "{log}");
     }
     let gone = warns(
         "a",
