@@ -1,10 +1,11 @@
 """What a profile window costs a job, beside plain ``torch.profiler`` over as many steps.
 
-    python window.py [--rounds N] [--pairs FILE]
+    python window.py [--rounds N] [--pairs FILE] [--operators N] [--calls N]
 
 Two ranks of a small transformer over gloo. In turns a job under ``laggard run`` that is profiled by
 ``laggard profile``, and the same job that profiles as many steps itself, with stacks, and writes
 the trace. Medians of rank 0's steps before, inside and after, and how long its loop stood still.
+Each step may have more operators, or calls of functions, which profilers pay for one by one.
 """
 
 import argparse
@@ -24,7 +25,7 @@ RANKS, STEPS, FIRST, WINDOW = 2, 400, 120, 10
 WARM_UP = 20
 
 
-def job(folder, plain):
+def job(folder, plain, operators, calls):
     """One rank."""
     import torch
     import torch.distributed as dist
@@ -37,6 +38,7 @@ def job(folder, plain):
     optimizer = torch.optim.AdamW(model.parameters())
     loader = torch.utils.data.DataLoader(torch.randn(STEPS * 8, 16, 64), batch_size=8)
     profiler = torch.profiler.profile(with_stack=True) if plain else None
+    few = torch.ones(4)
     ends, stall = [], 0.0
     for step, batch in enumerate(loader):
         began = time.perf_counter()
@@ -46,6 +48,10 @@ def job(folder, plain):
             profiler.stop()
             profiler.export_chrome_trace(f"{folder}/trace{dist.get_rank()}.json")
         stall += time.perf_counter() - began
+        for _ in range(operators):
+            few.add(1)
+        for _ in range(calls):
+            time.perf_counter()
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
@@ -57,24 +63,26 @@ def job(folder, plain):
     dist.destroy_process_group()
 
 
-def torchrun(folder, kind):
-    command = [BIN / "torchrun", "--standalone", f"--nproc-per-node={RANKS}", __file__]
+def torchrun(folder, kind, more):
+    command = [BIN / "torchrun", "--standalone", f"--nproc-per-node={RANKS}", __file__, *more]
     return [*command, "--job", folder, *(["--plain"] if kind == "plain" else [])]
 
 
-def measure(kind):
+def measure(kind, more):
     """Medians before, inside and after, in seconds, and the time the loop stood still."""
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, OMP_NUM_THREADS="1")
         if kind == "plain":
-            subprocess.run(torchrun(folder, kind), env=environment, check=True, capture_output=True)
+            subprocess.run(
+                torchrun(folder, kind, more), env=environment, check=True, capture_output=True
+            )
             ran = json.loads(Path(folder, "rank0.json").read_text())
             first, last, stall = FIRST, FIRST + WINDOW, ran["stall"]
         else:
             rings, config = Path(folder, "rings"), Path(folder, "laggard.toml")
             config.write_text("[profile]\nenabled = false\n")
             environment |= {"LAGGARD_DIR": str(rings), "LAGGARD_CONFIG": str(config)}
-            run = [BIN / "laggard", "run", "--", *torchrun(folder, kind)]
+            run = [BIN / "laggard", "run", "--", *torchrun(folder, kind, more)]
             job = subprocess.Popen(run, env=environment, stderr=subprocess.DEVNULL)
             # A window of the first steps has none before it to compare with.
             while not Path(folder, "warm").exists() and job.poll() is None:
@@ -109,16 +117,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pairs", type=Path, help="file for the raw rows, as JSON")
+    parser.add_argument("--operators", type=int, default=0, help="more of them in each step")
+    parser.add_argument("--calls", type=int, default=0, help="more of them in each step")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
-        job(args.job, args.plain)
+        job(args.job, args.plain, args.operators, args.calls)
         return
+    more = [f"--operators={args.operators}", f"--calls={args.calls}"]
     rows = {"laggard": [], "plain": []}
     for _ in range(args.rounds):
         for kind, measured in rows.items():
-            measured.append(measure(kind))
+            measured.append(measure(kind, more))
             before, inside, after, stall = measured[-1]
             print(
                 f"{kind:8}  step {before * 1e3:6.1f} ms  inside {inside / before:.2f}  "

@@ -3,6 +3,10 @@
 ``_native`` calls at the boundaries of steps. The parts of ``torch.profiler`` are used that do
 not read the events back into Python: what is recorded goes straight to a file. Functions of Python
 are recorded by ``_native``, within a bound, and added to that file.
+
+PyTorch takes up to 40 us for each operator to stop and to write, and holds the interpreter's lock:
+several times what the operators themselves took. So the first step is recorded alone, and how long
+PyTorch takes to stop after it bounds how many more are.
 """
 
 import contextlib
@@ -10,9 +14,15 @@ import gc
 import os
 import site
 import sys
+import time
 from pathlib import Path
 
 from laggard import _native
+
+# How long PyTorch may take to stop and to write what is kept: more steps are not recorded.
+STALL_S = 0.5
+# Stopping and writing, by how long stopping takes.
+STOP_AND_WRITE = 1.5
 
 
 class Recorder:
@@ -22,7 +32,7 @@ class Recorder:
         self._torch = torch
         self._autograd = torch.autograd
         self._profiler = torch.autograd.profiler
-        self._range = self._recorded = self._calls = None
+        self._range = self._recorded = self._calls = self._last = None
         self._recording = False
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -30,6 +40,11 @@ class Recorder:
         """Starts to record; says whether it does."""
         if self._autograd._profiler_enabled() or self._users_runs():
             return False
+        self._recorded = self._last = None
+        self._start(step)
+        return True
+
+    def _start(self, step):
         made = self._profile()
         config, activities = made.config(), made.kineto_activities
         self._autograd._prepare_profiler(config, activities)
@@ -41,16 +56,34 @@ class Recorder:
             with contextlib.suppress(RuntimeError):
                 self._calls = _native.CallRecorder.start()
                 gc.callbacks.append(self._calls)
-        return True
 
-    def step(self, step):
-        """A step begins."""
+    def step(self, step, wanted):
+        """A step begins, and so many more are wanted; says whether what is recorded is enough."""
+        if self._last is None:
+            return self._measure(step, wanted)
+        if step >= self._last:
+            return True
         self._leave()
         self._enter(step)
+        return False
+
+    def _measure(self, step, wanted):
+        """Keeps the first step if others would take too long, and else only those others."""
+        began = time.perf_counter()
+        recorded = self._stop()
+        steps = int(STALL_S / STOP_AND_WRITE / (time.perf_counter() - began))
+        if recorded is None or steps == 0:
+            self._recorded = recorded
+            return True
+        self._calls = None
+        self._last = step + min(steps, wanted)
+        self._start(step)
+        return False
 
     def stop(self):
         """Stops to record; says whether there is something to write."""
-        self._recorded = self._stop()
+        if self._recording:
+            self._recorded = self._stop()
         return self._recorded is not None
 
     def write(self, path):

@@ -1,4 +1,4 @@
-"""Functions that laggard adds to what PyTorch's profiler records."""
+"""How much a profile window records: of operators by time, of functions by number."""
 
 import textwrap
 
@@ -48,6 +48,37 @@ def test_a_million_calls_make_no_large_trace_and_keep_the_name_of_their_caller(p
     assert (name, caller) == ("script.py(6): spin", "script.py(1): <module>")
     # The clocks differ: one is set by time services.
     assert 0.99 * inside < spun < 1.01 * around
+
+
+def test_a_window_ends_before_stopping_takes_too_long(python):
+    """By how long PyTorch takes to stop after the first step."""
+    first_only, others = python(
+        WINDOW
+        + textwrap.dedent(
+            """
+            def steps(path):
+                with open(path) as file:
+                    events = json.load(file)["traceEvents"]
+                return sorted({e["name"] for e in events if e["name"].startswith("ProfilerStep#")})
+
+            def window(stall_s, path):
+                "Of four steps at most."
+                _profile.STALL_S = stall_s
+                step = 1
+                while not recorder.step(step, 4 - step):
+                    step += 1
+                assert recorder.stop()
+                recorder.write(path)
+                return steps(path)
+
+            first = window(0.0, "first.json")
+            assert recorder.begin(0)
+            print(json.dumps([first, window(1e9, "others.json")]))
+            """
+        )
+    )
+    assert first_only == ["ProfilerStep#0"]
+    assert others == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
 
 
 def test_collections_of_garbage_are_calls_without_a_caller(python):

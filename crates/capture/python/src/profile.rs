@@ -26,6 +26,8 @@ struct OrderInProgress {
     order: ProfileOrder,
     since: RankNs,
     start_ns: u64,
+    /// Whether the recorder knows how many steps it may record.
+    is_measured: bool,
 }
 
 impl Windows {
@@ -96,25 +98,48 @@ impl Windows {
                 order,
                 since,
                 start_ns,
+                is_measured: false,
             }));
         } else {
             self.done.set(order.number);
         }
     }
 
-    fn go_on(&self, recording: OrderInProgress, step: u32, mark: &dyn Fn(Event)) {
-        let OrderInProgress {
-            order,
-            since,
-            start_ns,
-        } = recording;
+    fn go_on(&self, mut recording: OrderInProgress, step: u32, mark: &dyn Fn(Event)) {
+        let order = &mut recording.order;
         let recorded_steps = step.wrapping_sub(order.first_step);
         let before = now();
-        let late_ns = before.0.saturating_sub(since.0);
-        if recorded_steps < order.steps && late_ns / 1_000_000 < order.limit_ms.into() {
-            ask("step", (step,));
+        let late_ns = before.0.saturating_sub(recording.since.0);
+        if recorded_steps >= order.steps || late_ns / 1_000_000 >= order.limit_ms.into() {
+            return self.end(recording, recorded_steps, mark);
+        }
+        let wanted = order.steps - recorded_steps;
+        let next = || ask("step", (step, wanted)) == Some(true);
+        if recording.is_measured {
+            if next() {
+                self.end(recording, recorded_steps, mark);
+            }
             return;
         }
+        // The recorder stops after the first step, to see how long that takes.
+        mark(Event::ProfilerBegin);
+        let is_enough = next();
+        mark(Event::ProfilerEnd);
+        recording.start_ns += now().0.saturating_sub(before.0);
+        if is_enough {
+            return self.end(recording, recorded_steps, mark);
+        }
+        // Of the steps so far nothing is kept.
+        (order.first_step, order.steps) = (step, wanted);
+        recording.is_measured = true;
+        self.recording.set(Some(recording));
+    }
+
+    fn end(&self, recording: OrderInProgress, recorded_steps: u32, mark: &dyn Fn(Event)) {
+        let OrderInProgress {
+            order, start_ns, ..
+        } = recording;
+        let before = now();
         mark(Event::ProfilerBegin);
         let stopped = ask("stop", ());
         let after = now();
@@ -151,8 +176,9 @@ fn ask<'py>(method: &str, args: impl pyo3::call::PyCallArgs<'py>) -> Option<bool
     done.ok().map(|done| done.is_truthy().unwrap_or(false))
 }
 
-/// Says what records profile windows: an object with ``begin(step)``, ``step(step)``, ``stop()``
-/// and ``write(path)``; the first and the third say whether they did.
+/// Says what records profile windows: an object with ``begin(step)``, ``step(step, wanted)``,
+/// ``stop()`` and ``write(path)``. ``begin`` and ``stop`` say whether they did, ``step`` whether what
+/// is recorded is enough.
 #[pyfunction]
 pub(crate) fn set_recorder(recorder: &Bound<'_, PyAny>) {
     drop(RECORDER.set(recorder.py(), recorder.clone().unbind()));
