@@ -18,6 +18,9 @@ const OWN_SHARE: f64 = 0.5;
 const WAITED_SHARE: f64 = 0.25;
 /// Part of what a finding costs that something must cost, to be why.
 const EXPLAINED_SHARE: f64 = 0.5;
+/// Part of it that a function of the same ranks must cost, as it may be one of several. Ours: in a
+/// short window some function of a rank always takes longer than its peers'.
+const HINT_SHARE: f64 = 0.1;
 /// Stages in which a rank may wait for others' blocks, and no collective shows it: those up to its
 /// optimizer.
 const MAY_WAIT_IN: [StageId; 4] = [
@@ -119,9 +122,10 @@ pub const RULES: [FusionRule; 17] = [
     FusionRule {
         name: "function",
         when: "a function takes the time of the ranks that a finding names, or of all ranks if it \
-               names none, in a profile window during the finding; a function with a small share, \
-               or one of ranks that all became slower, must cost half as much as the finding; if \
-               host and device of one rank are slow, the function belongs to the one it runs on",
+               names none, in a profile window during the finding; a function of all ranks with a \
+               small share, or one of ranks that all became slower, must cost half as much as the \
+               finding, a function of the named ranks a tenth; if host and device of one rank are \
+               slow, the function belongs to the one it runs on",
         keeps: "the other, with the function and its advice",
         source: "ours",
         apply: Apply::Merge(Merge {
@@ -421,7 +425,9 @@ fn may_be_of_function(known: &Finding, function: &Finding, witnesses: &dyn Witne
         && known.subject.function.is_none()
         && is_in_profile(known, witnesses)
         && (explains(function, known)
-            || !is_little(fault, witnesses) && known.kind != IncidentKind::Degraded)
+            || !is_little(fault, witnesses)
+                && known.kind != IncidentKind::Degraded
+                && cost_per_step_s(function) >= HINT_SHARE * cost_per_step_s(known))
 }
 
 /// Whether a function runs on what a finding says is slow: ranks' hosts, or their devices.

@@ -553,6 +553,23 @@ fn of_a_slow_host_and_a_slow_device_each_has_its_own_function() {
     assert_eq!(functions(alone), [named(Side::Device, "recv_into")]);
 }
 
+/// A window in which the fault did not strike shows other functions.
+#[test]
+fn a_function_that_costs_far_less_than_its_ranks_are_late_is_not_why() {
+    let known = Known {
+        window: Some((1, 9)),
+        ..Known::default()
+    };
+    let late = || costing(finding(Origin::Stages, 0, &[2], (1, 9)), 1.0);
+    for (share, facts) in [(0.05, 1), (0.2, 2)] {
+        let function = function(1, &function_fault("aten::copy_", &[2], share));
+        assert_eq!(
+            fused(vec![late(), function], &known),
+            left(&[("Stages0", facts)])
+        );
+    }
+}
+
 /// A link alone opens no incident of a running job; where all became slower it is why.
 #[test]
 fn a_slow_link_of_a_profile_joins_what_made_all_ranks_slower() {

@@ -158,12 +158,14 @@ impl Tracker {
         if !awaits {
             group.unaccounted.clear();
         }
+        let is_unjudged = group.unjudged.count(window.first_step..=self.last_step) > 0;
         self.groups.push(group);
         // Tracks that are new lie behind those in `open`, and `zip` ends before them.
         for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
             // What devices showed last holds until they are accounted for again.
             let is_awaited = awaits && track.fault.side.is_some();
-            let is_seen = shown.contains(&track.id) || is_awaited;
+            let is_unknown = is_awaited || (is_unjudged && track.names_hosts());
+            let is_seen = shown.contains(&track.id) || is_unknown;
             track.quiet_windows += u32::from(!is_seen);
         }
         self.forget();
@@ -214,6 +216,9 @@ impl Tracker {
             charge_struck(&mut late, window, found, settings);
         }
         let (late, is_ambiguous) = group.distinguishable(late, window, is_blind);
+        if is_ambiguous {
+            group.unjudged.extend(found.steps.iter().map(|it| it.step));
+        }
         self.is_unsettled =
             matches!(devices, Devices::Awaited { .. }) && late.iter().any(|fault| fault.notable);
         let steps: Vec<u64> = group.unaccounted.iter().map(|(step, _)| *step).collect();
@@ -247,6 +252,7 @@ impl Tracker {
         self.last_step = 0;
         for group in &mut self.groups {
             group.steps = Seen::default();
+            group.unjudged = Seen::default();
             group.unaccounted.clear();
         }
     }
@@ -261,11 +267,7 @@ impl Tracker {
 
     /// Whether the ranks that a track names are distinguishable from those that wait for them.
     fn is_clear(&self, track: &Track) -> bool {
-        let names_ranks = matches!(track.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);
-        !names_ranks
-            || track.fault.side.is_some()
-            || track.fault.stage == StageId::DATA
-            || self.group_of(track).is_none_or(Group::is_clear)
+        !track.names_hosts() || self.group_of(track).is_none_or(Group::is_clear)
     }
 
     /// Those whom the ranks of a track are compared with now, which need not be all that once were.
@@ -497,6 +499,12 @@ impl Track {
             share: 0.0,
             gain: 0.0,
         }
+    }
+
+    /// Whether it names ranks by what their hosts show where hosts may wait for devices.
+    fn names_hosts(&self) -> bool {
+        let names_ranks = matches!(self.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);
+        names_ranks && self.fault.side.is_none() && self.fault.stage != StageId::DATA
     }
 
     fn add(&mut self, fault: Fault) {

@@ -20,6 +20,8 @@ pub(super) struct Group {
     ambiguous: u32,
     clear: u32,
     pub(super) ambiguous_steps: u64,
+    /// The steps of the former.
+    pub(super) unjudged: Seen,
     /// Its best windows.
     pub(super) best: Best,
     pub(super) steps: Seen,
@@ -44,13 +46,20 @@ impl Group {
     }
 
     /// Steps without a strike of a track up to a step. Of one of devices those count in which these
-    /// were accounted for.
+    /// were accounted for, and of one of hosts those that show which of them wait.
     pub(super) fn missed(&self, track: &Track, until: u64) -> u64 {
         let since = track.last_step.saturating_add(1);
+        let unjudged = if track.names_hosts() {
+            self.unjudged.count(since..=until)
+        } else {
+            0
+        };
         let of_devices = track.fault.side.is_some();
         let unaccounted = self.unaccounted.iter().filter(|(step, _)| *step >= since);
         let unaccounted = unaccounted.filter(|_| of_devices).count() as u64;
-        self.steps.count(since..=until).saturating_sub(unaccounted)
+        self.steps
+            .count(since..=until)
+            .saturating_sub(unaccounted + unjudged)
     }
 
     /// Whether most of its windows show which hosts wait and which work. By chance a few seem to.

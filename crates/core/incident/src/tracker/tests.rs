@@ -78,3 +78,26 @@ fn a_fault_is_not_over_because_another_rank_has_left() {
     observe(&mut tracker, &window(45, 20, 3, None));
     assert_eq!(open(&tracker), [[0; 0]; 0]);
 }
+
+#[test]
+fn a_fault_is_not_over_because_a_window_shows_nothing_of_hosts() {
+    let mut tracker = Tracker::new(IncidentSettings::default(), Gates::default());
+    for first in [0, 20, 40] {
+        observe(&mut tracker, &window(first, 20, 3, Some(1)));
+    }
+    for first in [60, 80] {
+        let unseen = Window {
+            runs_ahead: true,
+            meeting: Meeting::Unseen,
+            ..window(first, 20, 3, None)
+        };
+        observe(&mut tracker, &unseen);
+        assert_eq!(open(&tracker), [[1]]);
+    }
+    // It is the same fault that comes back.
+    observe(&mut tracker, &window(100, 20, 3, Some(1)));
+    assert_eq!(open(&tracker), [[1]]);
+    assert_eq!(tracker.tracks.len(), 1);
+    observe(&mut tracker, &window(120, 20, 3, None));
+    assert_eq!(open(&tracker), [[0; 0]; 0]);
+}
