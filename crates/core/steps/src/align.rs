@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::IterationLearner;
 use crate::build::build_windows;
+use crate::meeting::OwnClocks;
 
 /// Steps with a new signature that must follow each other before a window closes on it:
 /// one evaluation or one logging collective is part of the loop, not a new loop.
@@ -126,6 +127,8 @@ pub struct Aligner {
     /// Signatures that belong to the open window.
     regular: BTreeSet<u64>,
     learner: IterationLearner,
+    /// By role.
+    clocks: BTreeMap<Option<String>, OwnClocks>,
     closed: Vec<(Window, Range<RankNs>)>,
     steps: u64,
     world_size: usize,
@@ -444,6 +447,7 @@ impl Aligner {
                 &roles,
                 self.world_size,
                 self.settings.published_cut,
+                &mut self.clocks,
             );
             let span = span(&steps);
             self.closed

@@ -13,19 +13,20 @@ use crate::cells::{
     CellRange, Cells, DeliveredStep, DeliveredSteps, Issues, RankRow, RowCells, boundary,
     issue_group, pieces, rank_rows,
 };
-use crate::meeting::{ChosenCut, choose_cut};
+use crate::meeting::{ChosenCut, OwnClocks, choose_cut};
 
 /// Share of steps that use batches of an earlier step from which data waits are not trusted:
 /// bursts of two batches halve the steps that wait.
 const BURST_SHARE: f64 = 0.2;
 
-/// Builds one window for each group of comparable ranks.
+/// Builds one window for each group of comparable ranks. `clocks` is what groups showed before.
 pub(crate) fn build_windows(
     previous: Option<&JobStep>,
     steps: &[JobStep],
     roles: &BTreeMap<u32, Option<&str>>,
     world_size: usize,
     published_cut: bool,
+    clocks: &mut BTreeMap<Option<String>, OwnClocks>,
 ) -> Vec<Window> {
     let unseen_ranks = world_size.saturating_sub(roles.len());
     let mut groups: BTreeMap<Option<&str>, Vec<u32>> = BTreeMap::new();
@@ -33,10 +34,11 @@ pub(crate) fn build_windows(
         groups.entry(*role).or_default().push(*rank);
     }
     groups
-        .into_values()
-        .filter_map(|ranks| {
+        .into_iter()
+        .filter_map(|(role, ranks)| {
             let group_share = ranks.len() as f64 / roles.len() as f64;
-            let window = build(previous, steps, &ranks, published_cut)?;
+            let clocks = clocks.entry(role.map(str::to_owned)).or_default();
+            let window = build(previous, steps, &ranks, published_cut, clocks)?;
             Some(Window {
                 unseen_ranks,
                 group_share,
@@ -51,6 +53,7 @@ fn build(
     steps: &[JobStep],
     expected: &[u32],
     published_cut: bool,
+    clocks: &mut OwnClocks,
 ) -> Option<Window> {
     let mut delivered = vec![0; expected.len()];
     for step in steps {
@@ -73,7 +76,7 @@ fn build(
     let chosen = if published_cut {
         ChosenCut::unmeasured(Cut::Data)
     } else {
-        choose_cut(&steps)
+        choose_cut(&steps, clocks)
     };
     let window = build_cut(steps, &ranks, chosen.cut)?;
     Some(Window {

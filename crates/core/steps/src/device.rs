@@ -15,7 +15,7 @@ use crate::Segmenter;
 use crate::align::JobStep;
 use crate::build::build_cut;
 use crate::cells::DeliveredSteps;
-use crate::meeting::{ChosenCut, choose_cut};
+use crate::meeting::{ChosenCut, OwnClocks, choose_cut};
 
 /// Marks one run of sampled steps may have; a rank that sends more is not believed.
 const MAX_MARKS: usize = 16_384;
@@ -404,7 +404,7 @@ impl DeviceClock {
         let steps = DeliveredSteps::new(None, &device, ranks);
         // Devices meet where streams join, not where hosts issue, so their own times choose the
         // cut.
-        let ChosenCut { cut, meeting, .. } = choose_cut(&steps);
+        let ChosenCut { cut, meeting, .. } = choose_cut(&steps, &mut OwnClocks::default());
         let mut window = build_cut(steps, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.

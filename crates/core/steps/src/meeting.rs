@@ -1,6 +1,6 @@
 //! Where the ranks of a window are seen to meet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankNs, median};
 
@@ -24,6 +24,9 @@ const FIRST_SHARE: f64 = 0.7;
 const MAX_FOLLOWED: usize = 16;
 /// Steps by which ranks must be followed on their own clocks. Ours: in fewer a single delay decides.
 const FOLLOWED_STEPS: usize = 20;
+/// Windows over which they are followed so. Ours: the last ones are of the same job, and one alone may
+/// leave open what several together show.
+const FOLLOWED_WINDOWS: usize = 4;
 /// How far from usual they must typically be at a collective to show whether they are waited for, in
 /// seconds. Ours: clocks do not tick finer.
 const VARIES_S: f64 = 1e-6;
@@ -51,6 +54,30 @@ impl ChosenCut {
     }
 }
 
+/// What ranks showed on their own clocks in the last windows in which they seemed to run ahead.
+#[derive(Debug, Default)]
+pub(crate) struct OwnClocks {
+    windows: VecDeque<(usize, Growth)>,
+}
+
+impl OwnClocks {
+    fn push(&mut self, steps: usize, growth: Growth) {
+        self.windows.truncate(FOLLOWED_WINDOWS - 1);
+        self.windows.push_front((steps, growth));
+    }
+
+    /// Of all of them together: how ranks wait, if they are followed by enough steps.
+    fn growth(&self) -> Option<Growth> {
+        let mut all = Growth::default();
+        let mut followed = 0;
+        for (steps, growth) in &self.windows {
+            followed += steps;
+            all += *growth;
+        }
+        (followed >= FOLLOWED_STEPS).then_some(all)
+    }
+}
+
 /// Chooses where steps are cut. Also says whether ranks measurably meet there, and whether hosts run
 /// ahead of their devices.
 ///
@@ -59,7 +86,7 @@ impl ChosenCut {
 /// one. A healthy window speaks against nothing.
 /// # Source
 /// Ours: docs/math/meetings.md.
-pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
+pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let issued = issued_cut(steps, ranks);
     let Cut::After(kind) = issued else {
@@ -84,7 +111,7 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
         &[first].into_iter().chain(behind).collect::<Vec<_>>(),
         ranks,
     );
-    on_own_clocks(chosen, issued, steps, ranks)
+    on_own_clocks(chosen, issued, steps, ranks, clocks)
 }
 
 /// Looks again at the cut where ranks issue collectives, if ranks are not seen to meet anywhere.
@@ -95,24 +122,33 @@ fn on_own_clocks(
     issued: Cut,
     steps: &DeliveredSteps<'_>,
     ranks: usize,
+    clocks: &mut OwnClocks,
 ) -> ChosenCut {
+    if chosen.meeting == Meeting::Seen {
+        *clocks = OwnClocks::default();
+    }
     if chosen.meeting == Meeting::Seen || !chosen.runs_ahead || ranks > MAX_FOLLOWED {
         return chosen;
     }
     let candidate = CandidateCut::measured(issued, steps, &lags_s(issued, steps, ranks), ranks);
     let growth = candidate.growth();
-    if candidate.steps < FOLLOWED_STEPS
-        || !growth.varies_by(VARIES_S)
-        || !growth.is_proven()
-        || candidate.is_unexplained()
-    {
-        return chosen;
-    }
-    ChosenCut {
-        cut: issued,
-        meeting: Meeting::Issued,
-        runs_ahead: false,
-        waits: candidate.growth(),
+    clocks.push(candidate.steps, growth);
+    match clocks.growth() {
+        // What held before may hold no more.
+        Some(waits)
+            if waits.varies_by(VARIES_S)
+                && waits.is_proven()
+                && growth.is_possible()
+                && !candidate.is_unexplained() =>
+        {
+            ChosenCut {
+                cut: issued,
+                meeting: Meeting::Issued,
+                runs_ahead: false,
+                waits,
+            }
+        }
+        _ => chosen,
     }
 }
 
@@ -527,8 +563,8 @@ mod tests {
                 .map(|cut| CandidateCut::measured(cut, &steps, &[], ranks.len()))
                 .collect();
             let among_all = choose_among(&all, ranks.len());
-            let among_all = on_own_clocks(among_all, Cut::After(kind), &steps, ranks.len());
-            let chosen = choose_cut(&steps);
+            let among_all = on_own_clocks(among_all, Cut::After(kind), &steps, ranks.len(), &mut OwnClocks::default());
+            let chosen = choose_cut(&steps, &mut OwnClocks::default());
             prop_assert_eq!(format!("{chosen:?}"), format!("{among_all:?}"));
         }
 
@@ -538,29 +574,57 @@ mod tests {
             late_ms in 20..40u64,
             noise_ms in prop::collection::vec(prop::array::uniform3(0..3u64), 40..80),
         ) {
-            let mut at_ms = [0; 3];
-            let mut took_ms = vec![Vec::new(); 3];
-            for (step, noise_ms) in noise_ms.iter().enumerate() {
-                // They take turns in getting the core.
-                let mut leaves_ms = *noise_ms;
-                leaves_ms[step % 2 * 2] += 7;
-                let begun_ms = at_ms;
-                for (rank, at_ms) in at_ms.iter_mut().enumerate() {
-                    *at_ms += 6 + if rank == 1 { late_ms } else { 0 };
-                }
-                let last_ms = at_ms.into_iter().max().unwrap_or(0);
-                for rank in 0..3 {
-                    let own_ms = at_ms[rank] - begun_ms[rank] - 5;
-                    let left_ms = last_ms + 1 + leaves_ms[rank];
-                    took_ms[rank].push([1, own_ms, 1, 1, 1, left_ms - at_ms[rank], 1]);
-                    at_ms[rank] = left_ms + 1;
-                }
-            }
-            let steps = job_steps(&took_ms);
-            let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1, 2]);
-            let chosen = choose_cut(&steps);
+            let steps = sharing_cores(late_ms, &noise_ms, true);
+            let chosen = choose(&steps, &mut OwnClocks::default());
             prop_assert_eq!(chosen.cut, Cut::After(MarkKind::BackwardEnd));
             prop_assert!(!chosen.runs_ahead);
         }
+    }
+
+    #[test]
+    fn short_windows_of_one_job_show_together_that_ranks_meet() {
+        let noise_ms: Vec<[u64; 3]> = (0..60)
+            .map(|step| [7, 11, 13].map(|it| step * it % 5))
+            .collect();
+        let steps = sharing_cores(25, &noise_ms, true);
+        let (mut alone, mut clocks) = (OwnClocks::default(), OwnClocks::default());
+        assert!(choose(&steps[..12], &mut alone).runs_ahead);
+        let last = steps
+            .chunks_exact(12)
+            .map(|steps| choose(steps, &mut clocks))
+            .last();
+        assert!(last.is_some_and(|last| !last.runs_ahead));
+        // What held before holds no more for ranks that wait for nobody.
+        let steps = sharing_cores(25, &noise_ms, false);
+        assert!(choose(&steps, &mut clocks).runs_ahead);
+    }
+
+    /// Steps of three ranks on fewer cores, which take turns in getting one; rank 1 is late, and
+    /// they wait for one another or not.
+    fn sharing_cores(late_ms: u64, noise_ms: &[[u64; 3]], waits: bool) -> Vec<JobStep> {
+        let mut at_ms = [0; 3];
+        let mut took_ms = vec![Vec::new(); 3];
+        for (step, noise_ms) in noise_ms.iter().enumerate() {
+            let mut leaves_ms = *noise_ms;
+            leaves_ms[step % 2 * 2] += 7;
+            let begun_ms = at_ms;
+            for (rank, at_ms) in at_ms.iter_mut().enumerate() {
+                *at_ms += 6 + if rank == 1 { late_ms } else { 0 };
+            }
+            let last_ms = at_ms.into_iter().max().unwrap_or(0);
+            for rank in 0..3 {
+                let own_ms = at_ms[rank] - begun_ms[rank] - 5;
+                let free_ms = if waits { last_ms } else { at_ms[rank] };
+                let left_ms = free_ms + 1 + leaves_ms[rank];
+                took_ms[rank].push([1, own_ms, 1, 1, 1, left_ms - at_ms[rank], 1]);
+                at_ms[rank] = left_ms + 1;
+            }
+        }
+        job_steps(&took_ms)
+    }
+
+    fn choose(steps: &[JobStep], clocks: &mut OwnClocks) -> ChosenCut {
+        let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1, 2]);
+        choose_cut(&steps, clocks)
     }
 }
