@@ -76,7 +76,8 @@ class Recorder:
             self._recorded = recorded
             return True
         self._calls = None
-        self._last = step + min(steps, wanted)
+        # A power of two: ranks, of which each stops a little sooner or later, mostly end together.
+        self._last = step + min(1 << (steps.bit_length() - 1), wanted)
         self._start(step)
         return False
 
