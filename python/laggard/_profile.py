@@ -51,6 +51,7 @@ class Recorder:
         self._autograd._enable_profiler(config, activities)
         self._recording = True
         self._enter(step)
+        self._calls = None
         # The interpreter has one profile function.
         if sys.getprofile() is None:
             with contextlib.suppress(RuntimeError):
@@ -75,7 +76,6 @@ class Recorder:
         if recorded is None or steps == 0:
             self._recorded = recorded
             return True
-        self._calls = None
         # A power of two: ranks, of which each stops a little sooner or later, mostly end together.
         self._last = step + min(1 << (steps.bit_length() - 1), wanted)
         self._start(step)

@@ -18,7 +18,7 @@ const OWN_SHARE: f64 = 0.5;
 const WAITED_SHARE: f64 = 0.25;
 /// Part of what a finding costs that something must cost, to be why.
 const EXPLAINED_SHARE: f64 = 0.5;
-/// Part of it that a function of the same ranks must cost, as it may be one of several. Ours: in a
+/// Part of it that any other function of the same ranks must cost, as it may be one of several. Ours: in a
 /// short window some function of a rank always takes longer than its peers'.
 const HINT_SHARE: f64 = 0.1;
 /// Stages in which a rank may wait for others' blocks, and no collective shows it: those up to its
@@ -124,8 +124,8 @@ pub const RULES: [FusionRule; 17] = [
         when: "a function takes the time of the ranks that a finding names, or of all ranks if it \
                names none, in a profile window during the finding; a function of all ranks with a \
                small share, or one of ranks that all became slower, must cost half as much as the \
-               finding, a function of the named ranks a tenth; if host and device of one rank are \
-               slow, the function belongs to the one it runs on",
+               finding, any other a tenth; if host and device of one rank are slow, the function \
+               belongs to the one it runs on",
         keeps: "the other, with the function and its advice",
         source: "ours",
         apply: Apply::Merge(Merge {

@@ -49,17 +49,15 @@ impl Group {
     /// were accounted for, and of one of hosts those that show which of them wait.
     pub(super) fn missed(&self, track: &Track, until: u64) -> u64 {
         let since = track.last_step.saturating_add(1);
-        let unjudged = if track.names_hosts() {
+        let unknown = if track.fault.side.is_some() {
+            let unaccounted = self.unaccounted.iter().filter(|(step, _)| *step >= since);
+            unaccounted.count() as u64
+        } else if track.names_hosts() {
             self.unjudged.count(since..=until)
         } else {
             0
         };
-        let of_devices = track.fault.side.is_some();
-        let unaccounted = self.unaccounted.iter().filter(|(step, _)| *step >= since);
-        let unaccounted = unaccounted.filter(|_| of_devices).count() as u64;
-        self.steps
-            .count(since..=until)
-            .saturating_sub(unaccounted + unjudged)
+        self.steps.count(since..=until).saturating_sub(unknown)
     }
 
     /// Whether most of its windows show which hosts wait and which work. By chance a few seem to.
