@@ -25,6 +25,7 @@
 
 mod across;
 mod arrival;
+mod behind;
 mod blocks;
 mod cause;
 mod connection;

@@ -1,11 +1,12 @@
 //! Whether late ranks have a slow device or a slow host, and what their lateness costs where hosts
 //! run ahead of their devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
-use model::{DeviceWindow, Pace, Side, StageId, StepRow, medians_of_others};
+use model::{DeviceWindow, Pace, Side, StageId, StepRow, Window, medians_of_others};
 
+use crate::behind::falls_behind;
 use crate::costs::share_out;
 use crate::fault::{Stretch, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
@@ -72,6 +73,27 @@ impl Devices<'_> {
             Self::Unseen => false,
         }
     }
+}
+
+/// By ranks and stage in which they are late now and then: the share of their lateness by which their
+/// devices were late when that was last sampled.
+#[derive(Debug, Default)]
+pub(crate) struct KeptShares(BTreeMap<(Vec<u32>, StageId), f64>);
+
+impl KeptShares {
+    /// That of a fault of hosts beside those that devices show now.
+    fn of(&mut self, fault: &Fault, shown: &[Fault]) -> Option<f64> {
+        let key = (fault.ranks.clone(), fault.stage);
+        if let Some(shown) = shown.iter().find(|shown| is_same(shown, fault)) {
+            self.0.insert(key, shown.lateness_s / fault.lateness_s);
+            return Some(shown.lateness_s / fault.lateness_s);
+        }
+        self.0.get(&key).copied()
+    }
+}
+
+fn is_same(one: &Fault, other: &Fault) -> bool {
+    one.ranks == other.ranks && one.stage == other.stage
 }
 
 /// Whose lateness is: the host's or the device's, by how much of it the host may have held up its
@@ -246,7 +268,9 @@ impl DeviceAccount {
 /// Ours: docs/math/device.md.
 pub(crate) fn settle(
     mut faults: Vec<Fault>,
+    window: &Window,
     devices: Devices<'_>,
+    kept: &mut KeptShares,
     stretch: Stretch<'_>,
     gates: &Gates,
     settings: &IncidentSettings,
@@ -261,35 +285,41 @@ pub(crate) fn settle(
     // show it.
     faults.retain(|fault| fault.kind == FaultKind::LateRanks);
     let (steady, mut faults): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_steady);
-    // Where something is read back a host waits for its device, and by that for the late ones.
-    faults.retain(|fault| {
-        fault.lateness_s >= BEYOND_RATIO * run_ahead_s && !devices.are_read_in(fault.stage)
-    });
-    for fault in &mut faults {
-        // The queue takes as much of a strike as its host was ahead.
-        let kept = (fault.lateness_s - run_ahead_s) / fault.lateness_s;
-        fault.cost_s *= kept;
-        fault.gain_alone_s *= kept;
+    let account = match devices {
+        Devices::Accounted(account) => Some(account),
+        _ => None,
+    };
+    let found = account.map(|account| account.faults(stretch.steps, gates, settings));
+    let mut found = found.unwrap_or_default();
+    let is_held_up = |fault: &Fault| fault.side == Some(Side::Host);
+    let shown: Vec<Fault> = found.iter().filter(|it| is_held_up(it)).cloned().collect();
+    faults.retain_mut(|fault| {
+        // The queue takes as much of a strike as its host was ahead. Where something is read back a
+        // host waits for its device, and by that for the late ones.
+        let left_s = fault.lateness_s - run_ahead_s;
+        let is_beyond = fault.lateness_s >= BEYOND_RATIO * run_ahead_s;
+        let unseen = is_beyond && !devices.are_read_in(fault.stage);
+        let kept = kept
+            .of(fault, &shown)
+            .or(unseen.then_some(left_s / fault.lateness_s));
+        let kept = kept.filter(|_| falls_behind(fault, window));
+        fault.cost_s *= kept.unwrap_or(0.0);
+        fault.gain_alone_s *= kept.unwrap_or(0.0);
         fault.side = Some(Side::Host);
-    }
-    if let Devices::Accounted(account) = devices {
-        let mut found = account.faults(stretch.steps, gates, settings);
-        let is_same =
-            |one: &Fault, other: &Fault| one.ranks == other.ranks && one.stage == other.stage;
-        // A host that is late in each step is late for its device where that has nothing left.
-        for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
-            if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {
-                // The host says in which steps it was late, the device what that cost: spread over
-                // all.
-                fault.strikes.clone_from(&host.strikes);
-                fault.lateness_s = fault.cost_s / fault.strikes.len() as f64;
-            }
+        kept.is_some()
+    });
+    // A host that is late in each step is late for its device where that has nothing left.
+    for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
+        if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {
+            // The host says in which steps it was late, the device what that cost: spread over all.
+            fault.strikes.clone_from(&host.strikes);
+            fault.lateness_s = fault.cost_s / fault.strikes.len() as f64;
         }
-        // Of what strikes now and then the hosts saw all, of the rest the devices see the truth.
-        found.retain(|one| is_steady(one) || !faults.iter().any(|it| is_same(one, it)));
-        faults.retain(|one| !found.iter().any(|it| is_same(one, it)));
-        faults.extend(found);
     }
+    // Of what strikes now and then the hosts saw all, of the rest the devices see the truth.
+    found.retain(|one| is_steady(one) || !faults.iter().any(|it| is_same(one, it)));
+    faults.retain(|one| !found.iter().any(|it| is_same(one, it)));
+    faults.extend(found);
     judge(&mut faults, stretch, settings);
     faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
     faults

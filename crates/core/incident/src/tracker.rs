@@ -222,12 +222,15 @@ impl Tracker {
         self.is_unsettled =
             matches!(devices, Devices::Awaited { .. }) && late.iter().any(|fault| fault.notable);
         let steps: Vec<u64> = group.unaccounted.iter().map(|(step, _)| *step).collect();
+        let exposed_s = group.unaccounted_s(0);
         let mut faults = settle(
             late,
+            window,
             devices,
+            &mut group.kept,
             Stretch {
                 steps: &steps,
-                exposed_s: group.unaccounted_s(0),
+                exposed_s,
                 median_s: found.median_step_s(),
             },
             gates,

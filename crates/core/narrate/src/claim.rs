@@ -123,17 +123,28 @@ fn late_ranks(late: &LateRanks) -> String {
     let are_late = format!("{} late in {stage}", are(ranks, &who(ranks)));
     let mut text = match (late.pace, late.side) {
         (Pace::Steady, Some(side)) => {
-            format!("{} a step, {cost}", on_device(late, side))
+            format!("{} a step, {cost}", on_device(late, side, ""))
         }
         (Pace::Once { step }, _) => format!(
             "{} stalled once in {stage}{place}: {lateness} at step {step}",
             who(ranks)
         ),
+        (Pace::Every { steps }, Some(Side::Device)) => {
+            let often = format!(" every {steps} steps");
+            format!(
+                "{} each time, {cost}",
+                on_device(late, Side::Device, &often)
+            )
+        }
         (Pace::Every { steps }, _) => {
             format!("{are_late} every {steps} steps{place}: {lateness} each time, {cost}")
         }
         (Pace::Steady, None) => {
             format!("{are_late}{place}: {lateness} a step, {cost}")
+        }
+        (Pace::Sporadic | Pace::Rotating, Some(Side::Device)) => {
+            let often = " now and then";
+            format!("{} each time, {cost}", on_device(late, Side::Device, often))
         }
         (Pace::Sporadic | Pace::Rotating, _) => {
             format!("{are_late} now and then{place}: {lateness} each time, {cost}")
@@ -162,8 +173,9 @@ fn late_ranks(late: &LateRanks) -> String {
     text
 }
 
-/// What of late ranks is slow, and by how much: their devices, or their hosts that these wait for.
-fn on_device(late: &LateRanks, side: Side) -> String {
+/// What of late ranks is slow, how often and by how much: their devices, or their hosts that these
+/// wait for.
+fn on_device(late: &LateRanks, side: Side, often: &str) -> String {
     let (stage, place) = (&late.stage, place_words(late.place.as_ref()));
     // No "instead of" for a host: its device waits, and would read as the slow one.
     let lateness = match side {
@@ -174,7 +186,7 @@ fn on_device(late: &LateRanks, side: Side) -> String {
         Side::Host => duration(late.lateness_s),
     };
     format!(
-        "{} in {stage}{place}: {lateness}",
+        "{} in {stage}{often}{place}: {lateness}",
         slow_side(&late.ranks, side)
     )
 }
@@ -210,6 +222,41 @@ fn place_words(place: Option<&StepPlace>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_is_slow_now_and_then_is_called_a_device() {
+        let of_pace = |pace| {
+            headline(&Claim::LateRanks(LateRanks {
+                ranks: vec![2],
+                stage: "model.backward_cpu_wall".to_owned(),
+                other_stages: Vec::new(),
+                place: None,
+                pace,
+                side: Some(Side::Device),
+                usual_s: 0.027,
+                lateness_s: 0.014,
+                cost_share: 0.33,
+                steps: StepSpan {
+                    first: 20,
+                    last: 90,
+                    open: true,
+                },
+                hidden: false,
+                gain_alone_s: 1.0,
+                next_in_line: Vec::new(),
+            }))
+        };
+        let cost = "33 % of exposed step time since step 20";
+        let of_device = "rank 2's device is slow in model.backward_cpu_wall";
+        assert_eq!(
+            of_pace(Pace::Sporadic),
+            format!("{of_device} now and then: 41.0 ms instead of 27.0 ms each time, {cost}")
+        );
+        assert_eq!(
+            of_pace(Pace::Every { steps: 25 }),
+            format!("{of_device} every 25 steps: 41.0 ms instead of 27.0 ms each time, {cost}")
+        );
+    }
 
     /// The only rank of a pipeline's stage waits for data.
     #[test]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use laggard_sim::{AheadJob, ReadBack, Slow, SlowSpot};
-use model::{Incident, Side, Source, Verdict};
+use model::{Incident, Pace, Side, Source, Verdict, median};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use verdict::{Job, Settings};
@@ -368,4 +368,53 @@ fn a_slow_host_and_a_slow_device_of_one_rank_are_two_faults() {
         "{} of {both_cost}: {failures:#?}",
         failures.len()
     );
+}
+
+/// A rank pauses in every 25th step, in the stage in which all read their loss back in every tenth:
+/// the others wait for it there, and at full queues.
+#[test]
+fn a_pause_is_told_from_the_waits_for_it() {
+    let (mut wrong, mut silent, mut charged) = (Vec::new(), Vec::new(), Vec::new());
+    for seed in 0..jobs(JOBS / 4) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let healthy = AheadJob {
+            read_back: ReadBack::Every(10),
+            steps: 300,
+            ..any_job(seed, &mut rng)
+        };
+        let healthy_s = healthy.run().step_s;
+        let rank = rng.random_range(0..healthy.ranks);
+        let slow = Slow {
+            spot: SlowSpot::Callback,
+            rank: Some(rank),
+            late_s: healthy_s * (4.0 + 8.0 * rng.random::<f64>()),
+            since: 10 + rng.random_range(0..10),
+            every: 25,
+        };
+        let (said, step_s) = verdict(&AheadJob {
+            slow: vec![slow],
+            ..healthy
+        });
+        let is_right = |it: &Incident| {
+            it.subject.ranks == [rank]
+                && it.subject.stage.as_deref() == Some(stage_of(slow.spot)[0])
+                && it.pace == Pace::Every { steps: 25 }
+        };
+        if let Some(other) = said.incidents.iter().find(|it| !is_right(it)) {
+            wrong.push(format!("{seed}, rank {rank}: {}", other.text));
+        }
+        let gain_s = step_s - healthy_s;
+        if gain_s < NAMED_SHARE * step_s {
+            continue;
+        }
+        let cost_s = said.incidents.iter().map(|it| it.cost_s).sum::<f64>();
+        charged.push(cost_s / said.job.analysed_steps as f64 / gain_s);
+        silent.extend(said.incidents.is_empty().then_some(seed));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let costly = charged.len();
+    // Few of its strikes are sampled, and a queue takes more of one than of another.
+    assert!(silent.len() * 20 <= costly, "{silent:?} of {costly}");
+    let median = median(&mut charged).unwrap_or_default();
+    assert!((0.85..1.1).contains(&median), "{charged:?}");
 }
