@@ -1,4 +1,4 @@
-use model::{Downgrade, Label, StageId, Window, median};
+use model::{Downgrade, Label, Meeting, StageId, Window, median};
 
 use crate::{Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label};
 
@@ -55,7 +55,26 @@ pub struct WindowFrontier {
     pub downgrades: Vec<Downgrade>,
 }
 
+/// Steps from which on a window shows that its hosts run ahead. Ours: by chance few seem to.
+const AHEAD_STEPS: usize = 20;
+
 impl WindowFrontier {
+    /// What each step took, in seconds, by its number: its makespan if ranks meet in each step. Hosts
+    /// that run ahead and do not meet wait in turn, and a makespan would add up their waits: of these
+    /// it is what they take by their own clocks.
+    pub fn took_s(&self, window: &Window) -> impl Iterator<Item = (u64, f64)> {
+        let is_makespan =
+            !window.runs_ahead || window.meeting == Meeting::Seen || self.steps.len() < AHEAD_STEPS;
+        self.steps.iter().map(move |it| {
+            let took_s = if is_makespan {
+                it.makespan_s
+            } else {
+                window.blocks[it.block].took_s(it.row)
+            };
+            (it.step, took_s)
+        })
+    }
+
     /// Mean exposed time of a step, in seconds.
     pub fn step_s(&self) -> f64 {
         self.exposed_s / self.steps.len().max(1) as f64

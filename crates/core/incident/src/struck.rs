@@ -62,7 +62,7 @@ pub(crate) fn charge_struck(
     }
     let took_s = |at: &usize| {
         let (block, row) = place(*at);
-        took_s(block, row)
+        block.took_s(row)
     };
     let mut free_s: Vec<f64> = free.iter().map(took_s).collect();
     let usual_s = median(&mut free_s).unwrap_or(0.0);
@@ -72,17 +72,6 @@ pub(crate) fn charge_struck(
         fault.gain_alone_s = fault.gain_alone_s.min(longer_s.max(0.0));
     }
     judge_window(faults, found, settings);
-}
-
-/// What ranks take for a step by their own clocks, in seconds.
-fn took_s(block: &Block, row: usize) -> f64 {
-    let mut all_s = vec![0.0; block.ranks];
-    for boundary_s in block.row(row).chunks(block.ranks) {
-        for (took_s, seconds) in all_s.iter_mut().zip(boundary_s) {
-            *took_s += seconds;
-        }
-    }
-    median(&mut all_s).unwrap_or(0.0)
 }
 
 /// Whether a fault strikes a row of a block, some of whose stages may lie in the step before.

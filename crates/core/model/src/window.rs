@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use crate::{CollectiveOp, Ending, Growth, MarkKind, RankNs, StageId};
+use crate::{CollectiveOp, Ending, Growth, MarkKind, RankNs, StageId, median};
 
 /// Where the cycle of the training loop is cut into steps for accounting.
 ///
@@ -92,6 +92,17 @@ impl Block {
         self.durations_s
             .get(index * size..(index + 1) * size)
             .unwrap_or_default()
+    }
+
+    /// What ranks take for a row by their own clocks, in seconds: the median.
+    pub fn took_s(&self, row: usize) -> f64 {
+        let mut all_s = vec![0.0; self.ranks];
+        for boundary_s in self.row(row).chunks(self.ranks) {
+            for (took_s, seconds) in all_s.iter_mut().zip(boundary_s) {
+                *took_s += seconds;
+            }
+        }
+        median(&mut all_s).unwrap_or(0.0)
     }
 
     /// The step in which a stage of a row happened. Accounting charges what follows the last

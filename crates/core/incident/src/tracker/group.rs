@@ -34,9 +34,8 @@ pub(super) struct Group {
 
 impl Group {
     /// Takes the steps of a window.
-    pub(super) fn take(&mut self, found: &WindowFrontier) {
-        let took_s = found.steps.iter().map(|it| (it.step, it.makespan_s));
-        self.unaccounted.extend(took_s);
+    pub(super) fn take(&mut self, window: &Window, found: &WindowFrontier) {
+        self.unaccounted.extend(found.took_s(window));
         let forgotten = self.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
         self.unaccounted.drain(..forgotten);
         self.steps.extend(found.steps.iter().map(|it| it.step));

@@ -81,13 +81,16 @@ impl Accounting {
         self.cut = Some((window.cut, window.meeting));
         // Windows of several roles cover the same steps, and together count once.
         self.device_wait_s += device_wait_s(window) * window.group_share;
-        self.exposed_s += found.exposed_s * window.group_share;
+        let took_s: f64 = found.took_s(window).map(|(_, took_s)| took_s).sum();
+        self.exposed_s += took_s * window.group_share;
+        // Stages add up to it.
+        let part = took_s / found.exposed_s.max(f64::MIN_POSITIVE) * window.group_share;
         self.steps += found.steps.len() as f64 * window.group_share;
         for (slot, stage) in found.stages.iter().enumerate() {
             let total = self.totals.entry(*stage).or_default();
-            total.advance_s += found.advance_s[slot] * window.group_share;
+            total.advance_s += found.advance_s[slot] * part;
             // A gain is a share of its window; only as seconds does it add up over windows.
-            total.gained_s += found.gain[slot] * found.exposed_s * window.group_share;
+            total.gained_s += found.gain[slot] * found.exposed_s * part;
             for account in &found.steps {
                 let Some(at) = account.stages[slot] else {
                     continue;
