@@ -171,17 +171,21 @@ fn calls_seen(verdict: &Verdict) -> String {
 }
 
 fn stage_table(verdict: &Verdict) -> String {
+    let heading = if verdict.job.stages_on_devices {
+        "stage, on the devices"
+    } else {
+        "stage"
+    };
     let width = verdict
         .stages
         .iter()
         .map(|stage| stage.name.len())
         .max()
         .unwrap_or(0)
-        // As wide as the heading.
-        .max(5);
+        .max(heading.len());
     let mut table = format!(
         "{:width$}  {:>9}  {:>5}  {:>5}  last to arrive",
-        "stage", "exposed", "share", "gain"
+        heading, "exposed", "share", "gain"
     );
     for stage in &verdict.stages {
         let lead = if stage.lead_ranks.is_empty() {

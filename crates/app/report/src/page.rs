@@ -429,6 +429,10 @@ fn evidence_tables(verdict: &Verdict, paints: &[Paint], names: &StageNames) -> M
                 "Exposed: time of the job charged to the stage. Gain: the share of exposed time \
                  that would vanish with the stage at its baseline and every wait left in place. \
                  Last to arrive: ranks that reached the end of the stage last in most steps."
+                @if verdict.job.stages_on_devices {
+                    " Hosts run ahead of their devices: stages are those of sampled steps, on the \
+                     devices' clocks."
+                }
             }
         }
         section.panel #windows {

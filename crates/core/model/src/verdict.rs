@@ -140,6 +140,9 @@ pub struct JobSummary {
     /// Steps in which a host was late, or waited for its device, and which did what is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ambiguous_steps: u64,
+    /// Whether stages are those of the sampled steps on the devices' clocks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stages_on_devices: bool,
     /// Steps that were accounted on the clocks of the devices, too.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sampled_steps: u64,
@@ -196,7 +199,7 @@ pub struct PipelineSummary {
 }
 
 /// One stage's part of the exposed time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageSummary {
     /// The stage.
     pub name: String,

@@ -26,6 +26,7 @@ mod record;
 mod series;
 mod settings;
 mod slow_collectives;
+mod totals;
 mod usages;
 
 pub use detectors::WorkRequests;

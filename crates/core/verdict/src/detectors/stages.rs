@@ -10,6 +10,7 @@ use model::{
 use steps::DeviceClock;
 
 use crate::Settings;
+use crate::totals::Totals;
 
 /// Windows after which devices that gave no account are seen no more: nothing of them arrives.
 /// Ours: one in ten steps is sampled, so that one of a few windows has enough.
@@ -20,6 +21,8 @@ const MAX_AWAITED: u32 = 5;
 pub(crate) struct DeviceSteps {
     pub(crate) clock: DeviceClock,
     sampled_steps: u64,
+    /// Sampled steps in which hosts run ahead.
+    totals: Totals,
     read_backs: ReadBacks,
     /// When marks of more steps were last asked for.
     pub(crate) asked_at: Option<RankNs>,
@@ -84,6 +87,10 @@ impl DeviceSteps {
             found,
             reads_in,
         };
+        if account.runs_ahead() {
+            self.totals
+                .add(&account.sampled.window, &account.found, gates);
+        }
         // The most: by the least, 5 of 100 pauses that a queue hides were incidents.
         self.run_ahead = account
             .runs_ahead()
@@ -111,6 +118,11 @@ impl DeviceSteps {
     /// Steps that devices were accounted in.
     pub(crate) fn sampled_steps(&self) -> u64 {
         self.sampled_steps
+    }
+
+    /// Where the time of steps went on the devices, if hosts run ahead of them in most sampled ones.
+    pub(crate) fn totals(&self) -> Option<&Totals> {
+        (2.0 * self.totals.steps > self.sampled_steps as f64).then_some(&self.totals)
     }
 
     /// Whether hosts issue collectives of which nothing is seen on their devices.
@@ -172,6 +184,7 @@ impl DeviceSteps {
         // The verdict counts sampled steps over all starts of a job, as it does steps.
         *self = Self {
             sampled_steps: self.sampled_steps,
+            totals: std::mem::take(&mut self.totals),
             ..Self::default()
         };
     }

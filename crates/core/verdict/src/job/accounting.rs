@@ -9,6 +9,7 @@ use frontier::{
 use model::{Cut, Meeting, StageId, StageNames, StageSummary, Window, WindowSummary};
 
 use crate::Series;
+use crate::totals::Totals;
 
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
@@ -19,24 +20,13 @@ pub(super) struct Accounting {
     gates: Gates,
     baseline: Baseline,
     series: Series,
-    totals: BTreeMap<StageId, StageTotal>,
+    totals: Totals,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     cut: Option<(Cut, Meeting)>,
     /// Seconds that hosts waited for their devices where they meet.
     device_wait_s: f64,
-    exposed_s: f64,
-    /// What of it was exposed before the job was last started over.
+    /// What was exposed before the job was last started over.
     earlier_s: f64,
-    /// Steps in it; each role's part of the ranks counts for as much.
-    steps: f64,
-}
-
-#[derive(Debug, Default)]
-struct StageTotal {
-    advance_s: f64,
-    gained_s: f64,
-    /// Steps each rank led by more than noise.
-    led: BTreeMap<u32, u64>,
 }
 
 impl Accounting {
@@ -46,13 +36,11 @@ impl Accounting {
             gates,
             baseline,
             series: Series::default(),
-            totals: BTreeMap::new(),
+            totals: Totals::default(),
             windows: VecDeque::new(),
             cut: None,
             device_wait_s: 0.0,
-            exposed_s: 0.0,
             earlier_s: 0.0,
-            steps: 0.0,
         }
     }
 
@@ -71,37 +59,16 @@ impl Accounting {
 
     /// Adds the steps of a trace that took so long.
     pub(super) fn add_steps(&mut self, steps: usize, exposed_s: f64) {
-        self.steps += steps as f64;
-        self.exposed_s += exposed_s;
+        self.totals.steps += steps as f64;
+        self.totals.exposed_s += exposed_s;
     }
 
     /// Adds what was found in a window.
     pub(super) fn add(&mut self, window: &Window, found: &WindowFrontier) {
         self.series.add(window, found);
         self.cut = Some((window.cut, window.meeting));
-        // Windows of several roles cover the same steps, and together count once.
         self.device_wait_s += device_wait_s(window) * window.group_share;
-        let took_s: f64 = found.took_s(window).map(|(_, took_s)| took_s).sum();
-        self.exposed_s += took_s * window.group_share;
-        // Stages add up to it.
-        let part = took_s / found.exposed_s.max(f64::MIN_POSITIVE) * window.group_share;
-        self.steps += found.steps.len() as f64 * window.group_share;
-        for (slot, stage) in found.stages.iter().enumerate() {
-            let total = self.totals.entry(*stage).or_default();
-            total.advance_s += found.advance_s[slot] * part;
-            // A gain is a share of its window; only as seconds does it add up over windows.
-            total.gained_s += found.gain[slot] * found.exposed_s * part;
-            for account in &found.steps {
-                let Some(at) = account.stages[slot] else {
-                    continue;
-                };
-                let notable = self.gates.notable_s(account.makespan_s);
-                // A single rank leads each step, and nobody waits for it.
-                if window.ranks.len() > 1 && at.gap_s > notable {
-                    *total.led.entry(window.ranks[at.leader]).or_default() += 1;
-                }
-            }
-        }
+        self.totals.add(window, found, &self.gates);
     }
 
     /// Lists a window; how many make room for it.
@@ -145,22 +112,22 @@ impl Accounting {
 
     /// What all of it took, in seconds.
     pub(super) fn exposed_s(&self) -> f64 {
-        self.exposed_s
+        self.totals.exposed_s
     }
 
     /// What of it was since the job was last started, in seconds.
     pub(super) fn exposed_in_start_s(&self) -> f64 {
-        self.exposed_s - self.earlier_s
+        self.totals.exposed_s - self.earlier_s
     }
 
     /// The job is started over. What follows adds to what was accounted before.
     pub(super) fn restart(&mut self) {
-        self.earlier_s = self.exposed_s;
+        self.earlier_s = self.totals.exposed_s;
     }
 
     /// Steps that were accounted; each role's part of the ranks counts for as much.
     pub(super) fn steps(&self) -> f64 {
-        self.steps
+        self.totals.steps
     }
 
     /// Exposed time and lag over the run.
@@ -175,35 +142,12 @@ impl Accounting {
 
     /// The share of exposed time in which hosts waited for their devices; no number without any.
     pub(super) fn device_wait_share(&self) -> f64 {
-        self.device_wait_s / self.exposed_s
-    }
-
-    fn share_of_exposed(&self, seconds: f64) -> f64 {
-        if self.exposed_s > 0.0 {
-            seconds / self.exposed_s
-        } else {
-            0.0
-        }
+        self.device_wait_s / self.totals.exposed_s
     }
 
     /// Each stage over the run.
     pub(super) fn stages(&self, names: &StageNames) -> Vec<StageSummary> {
-        self.totals
-            .iter()
-            .map(|(stage, total)| StageSummary {
-                name: names.name(*stage).to_owned(),
-                advance_s: total.advance_s,
-                share: self.share_of_exposed(total.advance_s),
-                gain: self.share_of_exposed(total.gained_s),
-                lead_ranks: total
-                    .led
-                    .iter()
-                    // Weighed by role, all steps count once: as many as one rank can lead.
-                    .filter(|(_, led)| **led as f64 * 2.0 > self.steps)
-                    .map(|(rank, _)| *rank)
-                    .collect(),
-            })
-            .collect()
+        self.totals.summaries(self.totals.exposed_s, names)
     }
 
     /// Each listed window, with the shares of all stages of the run.
@@ -213,7 +157,7 @@ impl Accounting {
             .map(|(window, shares)| {
                 let shares = self
                     .totals
-                    .keys()
+                    .stages()
                     .map(|stage| shares.get(stage).copied().unwrap_or(0.0));
                 WindowSummary {
                     shares: shares.collect(),

@@ -370,6 +370,47 @@ fn a_slow_host_and_a_slow_device_of_one_rank_are_two_faults() {
     );
 }
 
+/// Hosts that read their loss back in every tenth step wait there for their devices, and for the late
+/// rank. The share of the fault is that of the time that steps take, and stages are the devices'.
+#[test]
+fn shares_are_parts_of_what_steps_take() {
+    let healthy = AheadJob {
+        read_back: ReadBack::Every(10),
+        steps: 200,
+        ..AheadJob::new(3)
+    };
+    let (_, healthy_s) = verdict(&healthy);
+    let slow = Slow {
+        spot: SlowSpot::Data,
+        rank: Some(1),
+        late_s: healthy_s,
+        since: 0,
+        every: 1,
+    };
+    let (said, step_s) = verdict(&AheadJob {
+        slow: vec![slow],
+        ..healthy
+    });
+    let took_s = said.job.exposed_s / said.job.analysed_steps as f64;
+    assert!((took_s / step_s - 1.0).abs() < 0.05, "{took_s} {step_s}");
+    let lost = (step_s - healthy_s) / step_s;
+    let [incident] = &said.incidents[..] else {
+        panic!("{:?}", said.incidents)
+    };
+    assert!((incident.cost_share - lost).abs() < 0.05, "{incident:?}");
+    let share = |name| {
+        let mut stages = said.stages.iter();
+        stages.find(|stage| stage.name == name).map(|it| it.share)
+    };
+    assert!(said.job.stages_on_devices);
+    let [data, callbacks] = ["data.next_wait", "callbacks.cpu_wall"].map(share);
+    assert!(
+        (data.unwrap_or_default() - lost).abs() < 0.1,
+        "{data:?} {lost}"
+    );
+    assert!(callbacks.unwrap_or_default() < 0.1, "{callbacks:?}");
+}
+
 /// A rank pauses in every 25th step, in the stage in which all read their loss back in every tenth:
 /// the others wait for it there, and at full queues.
 #[test]
