@@ -75,20 +75,23 @@ impl Devices<'_> {
     }
 }
 
-/// By ranks and stage in which they are late now and then: the share of their lateness by which their
-/// devices were late when that was last sampled.
+/// By ranks and stage in which they are late now and then: by how much their devices were late, in
+/// seconds, when that was last sampled.
 #[derive(Debug, Default)]
-pub(crate) struct KeptShares(BTreeMap<(Vec<u32>, StageId), f64>);
+pub(crate) struct SampledDelays(BTreeMap<(Vec<u32>, StageId), f64>);
 
-impl KeptShares {
-    /// That of a fault of hosts beside those that devices show now.
-    fn of(&mut self, fault: &Fault, shown: &[Fault]) -> Option<f64> {
-        let key = (fault.ranks.clone(), fault.stage);
-        if let Some(shown) = shown.iter().find(|shown| is_same(shown, fault)) {
-            self.0.insert(key, shown.lateness_s / fault.lateness_s);
-            return Some(shown.lateness_s / fault.lateness_s);
-        }
-        self.0.get(&key).copied()
+impl SampledDelays {
+    /// Takes the faults that devices show.
+    fn take(&mut self, found: &[Fault]) {
+        let held_up = found.iter().filter(|it| it.side == Some(Side::Host));
+        let delays = held_up.map(|it| ((it.ranks.clone(), it.stage), it.lateness_s));
+        self.0.extend(delays);
+    }
+
+    /// The share of a fault's lateness that delays devices.
+    fn kept(&self, fault: &Fault) -> Option<f64> {
+        let delay_s = self.0.get(&(fault.ranks.clone(), fault.stage))?;
+        Some((delay_s / fault.lateness_s).min(1.0))
     }
 }
 
@@ -270,7 +273,7 @@ pub(crate) fn settle(
     mut faults: Vec<Fault>,
     window: &Window,
     devices: Devices<'_>,
-    kept: &mut KeptShares,
+    delays: &mut SampledDelays,
     stretch: Stretch<'_>,
     gates: &Gates,
     settings: &IncidentSettings,
@@ -291,18 +294,17 @@ pub(crate) fn settle(
     };
     let found = account.map(|account| account.faults(stretch.steps, gates, settings));
     let mut found = found.unwrap_or_default();
-    let is_held_up = |fault: &Fault| fault.side == Some(Side::Host);
-    let shown: Vec<Fault> = found.iter().filter(|it| is_held_up(it)).cloned().collect();
+    delays.take(&found);
     faults.retain_mut(|fault| {
         // The queue takes as much of a strike as its host was ahead. Where something is read back a
         // host waits for its device, and by that for the late ones.
         let left_s = fault.lateness_s - run_ahead_s;
         let is_beyond = fault.lateness_s >= BEYOND_RATIO * run_ahead_s;
         let unseen = is_beyond && !devices.are_read_in(fault.stage);
-        let kept = kept
-            .of(fault, &shown)
-            .or(unseen.then_some(left_s / fault.lateness_s));
-        let kept = kept.filter(|_| falls_behind(fault, window));
+        let kept = delays
+            .kept(fault)
+            .or(unseen.then_some(left_s / fault.lateness_s))
+            .filter(|_| falls_behind(fault, window));
         fault.cost_s *= kept.unwrap_or(0.0);
         fault.gain_alone_s *= kept.unwrap_or(0.0);
         fault.side = Some(Side::Host);

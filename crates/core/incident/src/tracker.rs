@@ -228,7 +228,7 @@ impl Tracker {
             late,
             window,
             devices,
-            &mut group.kept,
+            &mut group.delays,
             Stretch {
                 steps: &steps,
                 exposed_s,

@@ -5,7 +5,7 @@ use super::Track;
 use crate::Fault;
 use crate::cause::Best;
 use crate::pace::Seen;
-use crate::sides::KeptShares;
+use crate::sides::SampledDelays;
 
 /// Steps without an account of their devices that are remembered. Few windows are awaited, but one of a
 /// recording may have any number of steps: faults are judged over the latest.
@@ -28,8 +28,8 @@ pub(super) struct Group {
     pub(super) steps: Seen,
     /// Steps since devices were last accounted for, ascending, and what each took, in seconds.
     pub(super) unaccounted: Vec<(u64, f64)>,
-    /// What of lateness now and then delays devices.
-    pub(super) kept: KeptShares,
+    /// What lateness now and then delays devices by.
+    pub(super) delays: SampledDelays,
 }
 
 impl Group {
