@@ -75,6 +75,9 @@ impl Devices<'_> {
     }
 }
 
+/// Delays that are remembered. Ours: a job has fewer faults than that.
+const MAX_DELAYS: usize = 64;
+
 /// By ranks and stage in which they are late now and then: by how much their devices were late, in
 /// seconds, when that was last sampled.
 #[derive(Debug, Default)]
@@ -86,6 +89,9 @@ impl SampledDelays {
         let held_up = found.iter().filter(|it| it.side == Some(Side::Host));
         let delays = held_up.map(|it| ((it.ranks.clone(), it.stage), it.lateness_s));
         self.0.extend(delays);
+        while self.0.len() > MAX_DELAYS {
+            self.0.pop_first();
+        }
     }
 
     /// The share of a fault's lateness that delays devices.
