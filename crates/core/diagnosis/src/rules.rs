@@ -18,8 +18,8 @@ const OWN_SHARE: f64 = 0.5;
 const WAITED_SHARE: f64 = 0.25;
 /// Part of what a finding costs that something must cost, to be why.
 const EXPLAINED_SHARE: f64 = 0.5;
-/// Part of it that any other function of the same ranks must cost, as it may be one of several. Ours: in a
-/// short window some function of a rank always takes longer than its peers'.
+/// Part of it that any other function of the same ranks must cost, as it may be one of several.
+/// Ours: in a short window some function of a rank always takes longer than its peers'.
 const HINT_SHARE: f64 = 0.1;
 /// Stages in which a rank may wait for others' blocks, and no collective shows it: those up to its
 /// optimizer.

@@ -14,11 +14,9 @@ const BEHIND_SHARE: f64 = 0.5;
 /// # Source
 /// Ours: docs/math/device.md.
 pub(crate) fn falls_behind(fault: &Fault, window: &Window) -> bool {
-    let columns: Vec<usize> = fault
-        .ranks
-        .iter()
-        .filter_map(|rank| window.ranks.binary_search(rank).ok())
-        .collect();
+    let columns = 0..window.ranks.len();
+    let is_late = |column: &usize| fault.ranks.binary_search(&window.ranks[*column]).is_ok();
+    let (late, others): (Vec<usize>, Vec<usize>) = columns.partition(is_late);
     let (mut behind_s, mut struck) = (0.0, 0.0);
     for block in &window.blocks {
         let mut stages = block.boundaries.iter().map(|boundary| boundary.stage);
@@ -28,7 +26,7 @@ pub(crate) fn falls_behind(fault: &Fault, window: &Window) -> bool {
         let rows: Vec<usize> = (0..block.steps.len()).collect();
         // How far ranks are apart is unknown where time does not run on from row to row.
         for stretch in rows.chunk_by(|row, next| block.steps[*row] + 1 == block.steps[*next]) {
-            let left_s = left_s(block, stretch, at, &columns);
+            let left_s = left_s(block, stretch, at, [&late, &others]);
             let usual_s = median(&mut left_s.clone()).unwrap_or(0.0);
             for (row, left_s) in stretch.iter().zip(left_s) {
                 if fault.strikes_in(block, *row, fault.stage) {
@@ -41,9 +39,9 @@ pub(crate) fn falls_behind(fault: &Fault, window: &Window) -> bool {
     struck > 0.0 && behind_s >= BEHIND_SHARE * fault.lateness_s * struck
 }
 
-/// For each row, how much later than the others some ranks pass a boundary, in seconds, up to a
+/// For each row, how much later than the others the late ranks pass a boundary, in seconds, up to a
 /// constant: each rank's clock begins with the first row.
-fn left_s(block: &Block, rows: &[usize], at: usize, columns: &[usize]) -> Vec<f64> {
+fn left_s(block: &Block, rows: &[usize], at: usize, [late, others]: [&[usize]; 2]) -> Vec<f64> {
     let mut clocks_s = vec![0.0; block.ranks];
     let mut left_s = Vec::with_capacity(rows.len());
     for row in rows {
@@ -52,14 +50,11 @@ fn left_s(block: &Block, rows: &[usize], at: usize, columns: &[usize]) -> Vec<f6
                 *clock_s += took_s;
             }
             if boundary == at {
-                let (mut these_s, mut others_s) = (Vec::new(), Vec::new());
-                for (column, clock_s) in clocks_s.iter().enumerate() {
-                    let is_one = columns.contains(&column);
-                    let its = if is_one { &mut these_s } else { &mut others_s };
-                    its.push(*clock_s);
-                }
-                let [these_s, others_s] = [&mut these_s, &mut others_s].map(|all_s| median(all_s));
-                left_s.push(these_s.unwrap_or(0.0) - others_s.unwrap_or(0.0));
+                let passed_s = |ranks: &[usize]| {
+                    let mut all_s: Vec<f64> = ranks.iter().map(|rank| clocks_s[*rank]).collect();
+                    median(&mut all_s).unwrap_or(0.0)
+                };
+                left_s.push(passed_s(late) - passed_s(others));
             }
         }
     }

@@ -271,8 +271,9 @@ impl DeviceAccount {
 /// The faults of a window, once it is known what its devices did.
 ///
 /// Where hosts run ahead, lateness of a host counts as far as its device was late for it, and
-/// sampled steps tell. What strikes now and then may strike between them: if the devices had not
-/// nearly as much work left, it is charged what they had not.
+/// sampled steps tell. What strikes now and then may strike between them: it is charged by how much
+/// its device was late when that was last sampled, or else, if the devices had not nearly as much
+/// work left, what they had not.
 /// # Source
 /// Ours: docs/math/device.md.
 pub(crate) fn settle(

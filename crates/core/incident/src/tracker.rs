@@ -121,7 +121,7 @@ impl Tracker {
         let mut group = place
             .map(|at| self.groups.swap_remove(at))
             .unwrap_or_default();
-        group.take(window, found);
+        let took_s = group.take(window, found);
         let mut faults = self.faults(window, found, devices, &mut group);
         group.ranks.clone_from(&window.ranks);
         self.last_step = self
@@ -132,7 +132,6 @@ impl Tracker {
             .iter()
             .map(|track| self.is_open(track) && meet(&track.compared, window))
             .collect();
-        let took_s: f64 = found.took_s(window).map(|(_, took_s)| took_s).sum();
         for (track, _) in self.tracks.iter_mut().zip(&open).filter(|(_, open)| **open) {
             // Quiet until `follow` finds the fault in this window, too.
             track.quiet_s += took_s;

@@ -199,7 +199,7 @@ pub struct PipelineSummary {
 }
 
 /// One stage's part of the exposed time.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageSummary {
     /// The stage.
     pub name: String,

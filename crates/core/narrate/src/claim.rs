@@ -121,34 +121,21 @@ fn late_ranks(late: &LateRanks) -> String {
         since(late.steps)
     );
     let are_late = format!("{} late in {stage}", are(ranks, &who(ranks)));
+    let (often, each) = match late.pace {
+        Pace::Steady | Pace::Once { .. } => (String::new(), "a step"),
+        Pace::Every { steps } => (format!(" every {steps} steps"), "each time"),
+        Pace::Sporadic | Pace::Rotating => (" now and then".to_owned(), "each time"),
+    };
     let mut text = match (late.pace, late.side) {
-        (Pace::Steady, Some(side)) => {
-            format!("{} a step, {cost}", on_device(late, side, ""))
-        }
         (Pace::Once { step }, _) => format!(
             "{} stalled once in {stage}{place}: {lateness} at step {step}",
             who(ranks)
         ),
-        (Pace::Every { steps }, Some(Side::Device)) => {
-            let often = format!(" every {steps} steps");
-            format!(
-                "{} each time, {cost}",
-                on_device(late, Side::Device, &often)
-            )
+        // A host that is late now and then may hold its device up for less than that.
+        (Pace::Steady, Some(side)) | (_, Some(side @ Side::Device)) => {
+            format!("{} {each}, {cost}", on_device(late, side, &often))
         }
-        (Pace::Every { steps }, _) => {
-            format!("{are_late} every {steps} steps{place}: {lateness} each time, {cost}")
-        }
-        (Pace::Steady, None) => {
-            format!("{are_late}{place}: {lateness} a step, {cost}")
-        }
-        (Pace::Sporadic | Pace::Rotating, Some(Side::Device)) => {
-            let often = " now and then";
-            format!("{} each time, {cost}", on_device(late, Side::Device, often))
-        }
-        (Pace::Sporadic | Pace::Rotating, _) => {
-            format!("{are_late} now and then{place}: {lateness} each time, {cost}")
-        }
+        _ => format!("{are_late}{often}{place}: {lateness} {each}, {cost}"),
     };
     if !late.other_stages.is_empty() {
         text += &format!("; also in {}", late.other_stages.join(" and "));

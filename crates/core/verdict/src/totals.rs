@@ -54,13 +54,19 @@ impl Totals {
         self.stages.keys()
     }
 
-    /// Each stage, as a part of these seconds.
-    pub(crate) fn summaries(&self, exposed_s: f64, names: &StageNames) -> Vec<StageSummary> {
+    /// Some stages, as parts of so many seconds.
+    pub(crate) fn summaries<'a>(
+        &self,
+        stages: impl Iterator<Item = &'a StageId>,
+        exposed_s: f64,
+        names: &StageNames,
+    ) -> Vec<StageSummary> {
+        let none = StageTotal::default();
         let share = |seconds: f64, of_s: f64| if of_s > 0.0 { seconds / of_s } else { 0.0 };
         // 1 for these seconds themselves.
         let part = share(exposed_s, self.exposed_s);
-        self.stages
-            .iter()
+        stages
+            .map(|stage| (stage, self.stages.get(stage).unwrap_or(&none)))
             .map(|(stage, total)| StageSummary {
                 name: names.name(*stage).to_owned(),
                 advance_s: total.advance_s * part,

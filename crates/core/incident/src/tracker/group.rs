@@ -33,12 +33,16 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Takes the steps of a window.
-    pub(super) fn take(&mut self, window: &Window, found: &WindowFrontier) {
+    /// Takes the steps of a window. What they took, in seconds.
+    pub(super) fn take(&mut self, window: &Window, found: &WindowFrontier) -> f64 {
+        let known = self.unaccounted.len();
         self.unaccounted.extend(found.took_s(window));
+        let new = self.unaccounted[known..].iter();
+        let took_s = new.map(|(_, took_s)| took_s).sum();
         let forgotten = self.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
         self.unaccounted.drain(..forgotten);
         self.steps.extend(found.steps.iter().map(|it| it.step));
+        took_s
     }
 
     /// Exposed seconds of steps without an account of their devices, from one on.

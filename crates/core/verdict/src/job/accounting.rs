@@ -145,9 +145,16 @@ impl Accounting {
         self.device_wait_s / self.totals.exposed_s
     }
 
-    /// Each stage over the run.
-    pub(super) fn stages(&self, names: &StageNames) -> Vec<StageSummary> {
-        self.totals.summaries(self.totals.exposed_s, names)
+    /// Each stage over the run, as the devices have it if their totals are given.
+    pub(super) fn stages(
+        &self,
+        on_devices: Option<&Totals>,
+        names: &StageNames,
+    ) -> Vec<StageSummary> {
+        // Windows list their shares in the order of these stages.
+        let stages = self.totals.stages();
+        let totals = on_devices.unwrap_or(&self.totals);
+        totals.summaries(stages, self.totals.exposed_s, names)
     }
 
     /// Each listed window, with the shares of all stages of the run.

@@ -1,6 +1,6 @@
 //! The verdict of a job, as a document.
 
-use model::{JobSummary, SCHEMA, StageSummary, Verdict};
+use model::{JobSummary, SCHEMA, Verdict};
 
 use super::Job;
 use crate::detectors::pipeline_summary;
@@ -10,6 +10,8 @@ impl Job {
     pub fn verdict(&self) -> Verdict {
         // Once: it takes all findings of the job's stages.
         let hosts_may_run_ahead = self.hosts_may_run_ahead();
+        // Stages are told on the clock on which ranks meet.
+        let on_devices = self.detectors.stages.devices.totals();
         Verdict {
             side_channels: self.side_channels.summaries(&self.names),
             schema: SCHEMA.to_owned(),
@@ -32,12 +34,12 @@ impl Job {
                 uncompared_ranks: self.uncompared_ranks(),
                 unlike_devices: self.unlike_devices(),
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),
-                stages_on_devices: self.detectors.stages.devices.totals().is_some(),
+                stages_on_devices: on_devices.is_some(),
                 sampled_steps: self.detectors.stages.devices.sampled_steps(),
                 read_backs: self.detectors.stages.devices.read_backs(&self.names),
                 lost_records: self.streams.lost(),
             },
-            stages: self.stages(),
+            stages: self.accounting.stages(on_devices, &self.names),
             windows: self.accounting.windows(),
             pipeline: self.detectors.calls.all().map(pipeline_summary),
             incidents: self.findings().into_iter().map(narrate::incident).collect(),
@@ -72,23 +74,5 @@ impl Job {
                 .as_ref()
                 .map(|profiled| profiled.summary.clone()),
         }
-    }
-
-    /// Where the time of steps went, on the clock on which ranks meet: the devices' if hosts run ahead
-    /// of them.
-    fn stages(&self) -> Vec<StageSummary> {
-        let mut stages = self.accounting.stages(&self.names);
-        if let Some(totals) = self.detectors.stages.devices.totals() {
-            let on_devices = totals.summaries(self.accounting.exposed_s(), &self.names);
-            // Windows list their shares in the order of these.
-            for stage in &mut stages {
-                let its = on_devices.iter().find(|it| it.name == stage.name);
-                *stage = its.cloned().unwrap_or_else(|| StageSummary {
-                    name: stage.name.clone(),
-                    ..StageSummary::default()
-                });
-            }
-        }
-        stages
     }
 }
