@@ -429,8 +429,9 @@ mod tests {
         assert!((gain_ms - 20.0).abs() < 1e-6, "{gain_ms}");
     }
 
-    #[test]
-    fn where_no_issues_are_recorded_others_wait_where_ranks_are_joined() {
+    /// Devices that wait for each other behind the forward pass of one that is late, before any of
+    /// them is at the collective of the backward pass.
+    fn joined_in_backward() -> DeviceWindow {
         let mut sampled = sampled(
             &[[10.0, 30.0, 0.0], [30.0, 10.0, 0.0], [10.0, 30.0, 0.0]],
             &[BLOCKED_MS; 3],
@@ -438,10 +439,25 @@ mod tests {
         let block = &mut sampled.window.blocks[0];
         let mut boundaries = block.boundaries.to_vec();
         boundaries[0].sync = Sync::Assumed;
+        block.boundaries = boundaries.into();
+        sampled
+    }
+
+    #[test]
+    fn where_no_issues_are_recorded_others_wait_where_ranks_are_joined() {
+        let mut sampled = joined_in_backward();
+        let block = &mut sampled.window.blocks[0];
+        let mut boundaries = block.boundaries.to_vec();
         boundaries[1].ending = Ending::Mark(MarkKind::BackwardEnd);
         boundaries[2].ending = Ending::Mark(MarkKind::OptimizerEnd);
         block.boundaries = boundaries.into();
         let gain_ms = gain_ms(&sampled, Side::Device);
+        assert!((gain_ms - 20.0).abs() < 1e-6, "{gain_ms}");
+    }
+
+    #[test]
+    fn others_wait_for_a_collective_that_is_not_recorded_before_one_that_is() {
+        let gain_ms = gain_ms(&joined_in_backward(), Side::Device);
         assert!((gain_ms - 20.0).abs() < 1e-6, "{gain_ms}");
     }
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, RankNs, RankStep,
-    ReadBacks, StageId,
+    Block, BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, Meeting,
+    RankNs, RankStep, ReadBacks, StageId,
 };
 
 use self::reads::{Reads, Waits};
@@ -15,7 +15,7 @@ use crate::Segmenter;
 use crate::align::JobStep;
 use crate::build::build_cut;
 use crate::cells::DeliveredSteps;
-use crate::meeting::{ChosenCut, OwnClocks, choose_cut};
+use crate::meeting::{OwnClocks, choose_cut};
 
 /// Marks one run of sampled steps may have; a rank that sends more is not believed.
 const MAX_MARKS: usize = 16_384;
@@ -23,6 +23,9 @@ const MAX_MARKS: usize = 16_384;
 const MAX_STEPS: usize = 64;
 /// Rows an account needs to tell a fault from noise. Ours: a steady fault strikes five times.
 const MIN_ROWS: usize = 5;
+
+/// Share of what devices take longer than the quickest from which their hosts hold them up. Ours.
+const HELD_SHARE: f64 = 0.5;
 
 /// Steps that are sampled together: one after another, so that what precedes a step is seen, too.
 const RUN_STEPS: u32 = 4;
@@ -404,8 +407,17 @@ impl DeviceClock {
         let steps = DeliveredSteps::new(None, &device, ranks);
         // Devices meet where streams join, not where hosts issue, so their own times choose the
         // cut.
-        let ChosenCut { cut, meeting, .. } = choose_cut(&steps, &mut OwnClocks::default());
+        let chosen = choose_cut(&steps, &mut OwnClocks::default());
+        let (mut cut, mut meeting) = (chosen.cut, chosen.meeting);
         let mut window = build_cut(steps, ranks, cut)?;
+        if let Some(issued) = chosen.unrecorded.filter(|_| meeting == Meeting::Seen) {
+            let bound_s = durations_s(&sampled, StepClock::HostBoundLeast, ranks, cut)?;
+            let read_s = durations_s(&sampled, StepClock::Reading, ranks, cut)?;
+            if are_held_up(&window.blocks, &bound_s, &read_s) {
+                (cut, meeting) = (issued, Meeting::Issued);
+                window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
+            }
+        }
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.
         window.incomplete_steps = 0;
@@ -468,6 +480,27 @@ fn plane(sampled: &SampledSteps, clock: StepClock) -> Vec<JobStep> {
 }
 
 /// By block, what segments take on one of the clocks of the steps.
+/// Whether the devices that seem to wait for others in the segment that ends at the cut mostly have
+/// nothing to do: their hosts hold them up, and read nothing back.
+fn are_held_up(blocks: &[Block], bound_s: &[Vec<f64>], read_s: &[Vec<f64>]) -> bool {
+    let (mut longer_s, mut held_s) = (0.0, 0.0);
+    for ((block, bound_s), read_s) in blocks.iter().zip(bound_s).zip(read_s) {
+        let row = block.boundaries.len() * block.ranks;
+        let lasts = (1..=block.steps.len()).map(|rows| rows * row - block.ranks..rows * row);
+        for last in lasts {
+            let least_s = block.durations_s[last.clone()]
+                .iter()
+                .fold(f64::INFINITY, |least_s, took_s| least_s.min(*took_s));
+            for cell in last {
+                let more_s = block.durations_s[cell] - least_s;
+                longer_s += more_s;
+                held_s += (bound_s[cell] - read_s[cell]).clamp(0.0, more_s);
+            }
+        }
+    }
+    held_s > HELD_SHARE * longer_s
+}
+
 fn durations_s(
     sampled: &SampledSteps,
     clock: StepClock,

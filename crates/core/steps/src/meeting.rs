@@ -40,6 +40,9 @@ pub(crate) struct ChosenCut {
     pub(crate) runs_ahead: bool,
     /// How hosts wait behind their last collective.
     pub(crate) waits: Growth,
+    /// Where ranks issue collectives, if they come together before any of them does so, and are still
+    /// together there: one that nobody recorded may have joined them.
+    pub(crate) unrecorded: Option<Cut>,
 }
 
 impl ChosenCut {
@@ -50,6 +53,7 @@ impl ChosenCut {
             meeting: Meeting::Issued,
             runs_ahead: false,
             waits: Growth::default(),
+            unrecorded: None,
         }
     }
 }
@@ -103,6 +107,7 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> 
             meeting: Meeting::Issued,
             runs_ahead: !first.may_wait(),
             waits: first.growth(),
+            unrecorded: None,
         };
     }
     let behind = cuts_behind(kind, steps).into_iter();
@@ -146,6 +151,7 @@ fn on_own_clocks(
                 meeting: Meeting::Issued,
                 runs_ahead: false,
                 waits,
+                unrecorded: None,
             }
         }
         _ => chosen,
@@ -181,6 +187,7 @@ fn choose_among(candidates: &[CandidateCut], ranks: usize) -> ChosenCut {
         meeting,
         runs_ahead: runs_ahead || meeting != Meeting::Issued,
         waits: candidates[0].growth(),
+        unrecorded: candidates[0].joins_unrecorded().then_some(issued),
     }
 }
 
@@ -330,6 +337,11 @@ impl CandidateCut {
         let apart_s = APART_SHARE * self.exposed_s;
         let stays = self.late_s > apart_s && self.left_s > LEFT_SHARE * self.late_s;
         stays || self.is_unexplained()
+    }
+
+    fn joins_unrecorded(&self) -> bool {
+        let was_apart_s = self.late_s + self.unexplained_s;
+        self.is_unexplained() && self.left_s <= LEFT_SHARE * was_apart_s
     }
 
     fn is_unexplained(&self) -> bool {

@@ -10,20 +10,20 @@ const OVERTAKEN_SHARE: f64 = 0.1;
 
 /// For each boundary, the collectives that devices wait for right behind the boundary before it: the
 /// first place that nobody goes past before the last rank is there, and where nothing speaks against
-/// it. At the last place at the latest, for there ranks meet. Where nobody recorded when collectives
-/// are issued, devices wait where ranks are joined.
+/// it. At the last place at the latest, for there ranks meet. Before the first that was recorded as
+/// issued, devices wait where ranks are joined: not every collective can be recorded.
 ///
 /// # Source
 /// Ours: docs/math/device.md.
 pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
     let (ranks, places) = (block.ranks, block.boundaries.len());
     let mut awaited = vec![Vec::new(); places];
-    if !block.boundaries.iter().any(|it| it.ending.joins()) {
-        // With the first skipped, `at` is the boundary before `behind`.
-        for (at, behind) in awaited.iter_mut().skip(1).enumerate() {
-            behind.extend((block.boundaries[at].sync == Sync::Assumed).then_some(at));
-        }
-        return awaited;
+    let first = block.boundaries.iter().position(|it| it.ending.joins());
+    let unrecorded = &block.boundaries[..first.unwrap_or(places)];
+    // With the first skipped, `at` is the boundary before `behind`.
+    let behind = awaited.iter_mut().skip(1).enumerate();
+    for ((at, behind), boundary) in behind.zip(unrecorded) {
+        behind.extend((boundary.sync == Sync::Assumed).then_some(at));
     }
     let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, ranks)).collect();
     for (issued, boundary) in block.boundaries.iter().enumerate() {

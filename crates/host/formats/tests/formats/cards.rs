@@ -8,6 +8,36 @@ fn verdict(recording: &str) -> Verdict {
     played(&format!("h200/{recording}"), |_| true)
 }
 
+/// A late host of the Trainer, or of Lightning. Before PyTorch 2.15 nothing records what these have
+/// reduced or broadcast outside of buckets of gradients.
+#[test]
+fn who_is_late_for_a_collective_that_is_not_recorded_is_charged_what_that_costs() {
+    let faults = [
+        ("trainer_loader", "data.next_wait", 28.1..29.6),
+        ("trainer_callback", "callbacks.cpu_wall", 30.0..33.4),
+        ("lightning_forward", "model.fwd_loss_cpu_wall", 20.9..27.3),
+    ];
+    for (recording, stage, true_ms) in faults {
+        let verdict = verdict(recording);
+        let incident = &verdict.incidents[0];
+        let subject = &incident.subject;
+        assert_eq!(
+            (&subject.ranks[..], subject.stage.as_deref(), subject.side),
+            (&[1][..], Some(stage), Some(Side::Host)),
+            "{recording}: {}",
+            incident.text
+        );
+        let struck = incident.evidence[0].values["struck_steps"];
+        let charged_ms = incident.cost_s * 1e3 / struck;
+        // Of all whose side is known, so that the device that waits for rank 1 is not slow.
+        let sided = verdict.incidents.iter().map(|it| &it.subject);
+        let mut sided = sided.filter(|subject| subject.side.is_some());
+        assert!(sided.all(|subject| subject.ranks == [1]), "{recording}");
+        let bounds = true_ms.start * 0.9..=true_ms.end * 1.2;
+        assert!(bounds.contains(&charged_ms), "{recording}: {charged_ms} ms");
+    }
+}
+
 /// The fault is there from the first step on, so that no earlier step shows what is usual, and of two
 /// ranks none is in the majority. Its true cost is what a step of the same job takes longer with it
 /// than without it.
