@@ -479,28 +479,26 @@ fn plane(sampled: &SampledSteps, clock: StepClock) -> Vec<JobStep> {
         .collect()
 }
 
-/// By block, what segments take on one of the clocks of the steps.
 /// Whether the devices that seem to wait for others in the segment that ends at the cut mostly have
 /// nothing to do: their hosts hold them up, and read nothing back.
 fn are_held_up(blocks: &[Block], bound_s: &[Vec<f64>], read_s: &[Vec<f64>]) -> bool {
     let (mut longer_s, mut held_s) = (0.0, 0.0);
     for ((block, bound_s), read_s) in blocks.iter().zip(bound_s).zip(read_s) {
-        let row = block.boundaries.len() * block.ranks;
-        let lasts = (1..=block.steps.len()).map(|rows| rows * row - block.ranks..rows * row);
-        for last in lasts {
-            let least_s = block.durations_s[last.clone()]
-                .iter()
-                .fold(f64::INFINITY, |least_s, took_s| least_s.min(*took_s));
-            for cell in last {
-                let more_s = block.durations_s[cell] - least_s;
+        for (row, (_, took_s)) in block.rows().enumerate() {
+            let last = took_s.len().saturating_sub(block.ranks);
+            let least_s = took_s[last..].iter().copied().fold(f64::INFINITY, f64::min);
+            for (at, took_s) in took_s.iter().enumerate().skip(last) {
+                let cell = row * block.boundaries.len() * block.ranks + at;
+                let more_s = took_s - least_s;
                 longer_s += more_s;
-                held_s += (bound_s[cell] - read_s[cell]).clamp(0.0, more_s);
+                held_s += (bound_s[cell] - read_s[cell]).min(more_s).max(0.0);
             }
         }
     }
     held_s > HELD_SHARE * longer_s
 }
 
+/// By block, what segments take on one of the clocks of the steps.
 fn durations_s(
     sampled: &SampledSteps,
     clock: StepClock,
