@@ -25,6 +25,9 @@ pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
     for ((at, behind), boundary) in behind.zip(unrecorded) {
         behind.extend((boundary.sync == Sync::Assumed).then_some(at));
     }
+    if first.is_none() {
+        return awaited;
+    }
     let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, ranks)).collect();
     for (issued, boundary) in block.boundaries.iter().enumerate() {
         if !boundary.ending.joins() {

@@ -10,7 +10,7 @@ impl Job {
     pub fn verdict(&self) -> Verdict {
         // Once: it takes all findings of the job's stages.
         let hosts_may_run_ahead = self.hosts_may_run_ahead();
-        // Stages are told on the clock on which ranks meet.
+        // Stages are those of the clock on which ranks meet.
         let on_devices = self.detectors.stages.devices.totals();
         Verdict {
             side_channels: self.side_channels.summaries(&self.names),
