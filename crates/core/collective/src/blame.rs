@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{CollectiveOp, HoldUp, Operation, RankChannel, Slowness, Straggler, Wait};
+use model::{CollectiveOp, Direction, HoldUp, Operation, RankChannel, Slowness, Straggler, Wait};
 
 use crate::Root;
 use crate::arrival::median;
@@ -87,6 +87,12 @@ impl Communication {
 
     /// Seconds slow operations took longer than usual until now: [`Straggler::cost_s`].
     pub fn slow_s(&self) -> f64 {
+        let waited_s = self.blame.waited_s.values().sum();
+        self.longer_s().min(waited_s)
+    }
+
+    /// The same, also where operations that run at once are each counted.
+    fn longer_s(&self) -> f64 {
         self.blame
             .cost_s
             .values()
@@ -113,6 +119,7 @@ impl Communication {
                 .entered
                 .iter()
                 .any(|rank| self.is_late(*rank, root)),
+            _ if self.is_ahead_of_gpu(root) => false,
             // The last to enter it waited for nobody: what it loses is lost inside.
             _ => self
                 .last_in(root)
@@ -155,6 +162,22 @@ impl Communication {
         }
     }
 
+    /// Whether a send or receive waits for a GPU that has moved nothing of it: its host may have
+    /// enqueued it long before, and the GPU still works on what comes first.
+    fn is_ahead_of_gpu(&self, root: &Root) -> bool {
+        root.cause.is_of_gpu()
+            && root.wait.op.is_point_to_point()
+            && root.ranks.iter().any(|rank| {
+                let flow = self
+                    .operation_of(*rank, root)
+                    .and_then(|it| it.flows.first());
+                flow.is_some_and(|flow| match flow.direction {
+                    Direction::Send => flow.ready == 0,
+                    Direction::Receive => flow.done == 0,
+                })
+            })
+    }
+
     /// Whether the operation that a root is in takes a rank longer than it should.
     fn is_late(&self, rank: u32, root: &Root) -> bool {
         self.ranks
@@ -168,17 +191,23 @@ impl Communication {
             .entered
             .iter()
             .filter_map(|rank| {
-                let look = self.ranks.get(rank)?;
-                let (_, operation) = look.open.iter().find(|(meeting, operation)| {
-                    meeting.lane.communicator == root.communicator
-                        && meeting.op == root.wait.op
-                        && operation.sequence.saturating_add(1) == root.wait.number
-                })?;
-                let since = operation.under_way_since()?;
-                Some((look.at.0.saturating_sub(since.0), *rank))
+                let since = self.operation_of(*rank, root)?.under_way_since()?;
+                let at = self.ranks.get(rank)?.at;
+                Some((at.0.saturating_sub(since.0), *rank))
             })
             .min()
             .map(|(_, rank)| rank)
+    }
+
+    /// What a rank knows of the operation that a root is in.
+    fn operation_of(&self, rank: u32, root: &Root) -> Option<&Operation> {
+        let look = self.ranks.get(&rank)?;
+        let (_, operation) = look.open.iter().find(|(meeting, operation)| {
+            meeting.lane.communicator == root.communicator
+                && meeting.op == root.wait.op
+                && operation.sequence.saturating_add(1) == root.wait.number
+        })?;
+        Some(operation)
     }
 
     /// Who makes operations slow, once enough was seen to say.
@@ -242,7 +271,7 @@ impl Communication {
             wait: (**wait).clone(),
             slow: *slow,
             blamed_share,
-            cost_s: self.slow_s(),
+            cost_s: self.longer_s().min(blamed_s),
         })
     }
 
@@ -359,5 +388,92 @@ impl Cover {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Communicator, Flow, RankNs};
+
+    use super::*;
+    use crate::HangSettings;
+
+    const COMMUNICATOR: u64 = 7;
+    const LOOK_MS: u64 = 100;
+
+    const fn at(ms: u64) -> RankNs {
+        RankNs(ms * 1_000_000)
+    }
+
+    /// One end of a transfer from rank 0 to rank 1, of which the receiver's GPU took some.
+    fn end(rank: u32, taken: u32) -> Operation {
+        let (op, direction, done) = match rank {
+            0 => (CollectiveOp::SEND, Direction::Send, taken),
+            _ => (CollectiveOp::from_name("RECV"), Direction::Receive, taken),
+        };
+        let flow = Flow {
+            channel: 0,
+            peer: 1 - rank,
+            direction,
+            total: 8,
+            ready: 4,
+            transmitted: 4,
+            done,
+            bytes: 0,
+            begun_at: at(0),
+            moved_at: at(0),
+        };
+        Operation {
+            communicator: COMMUNICATOR,
+            op,
+            sequence: 3,
+            bytes: 8,
+            begun_at: at(0),
+            ended_at: None,
+            may_have_ended: false,
+            flows: vec![flow],
+        }
+    }
+
+    /// Two seconds of looks at a transfer that takes both ends longer than it should, of which
+    /// operations say that they took seconds longer, once for each that ran at the same time.
+    fn straggler(taken: u32) -> Option<Straggler> {
+        let mut communication = Communication::new(HangSettings::default());
+        for rank in 0..2 {
+            let (hash, name, size) = (COMMUNICATOR, String::new(), 2);
+            let joined = Communicator {
+                hash,
+                name,
+                rank,
+                size,
+            };
+            communication.join(rank, &joined);
+        }
+        for look in 0..=20 {
+            for rank in 0..2 {
+                let slow = Slowness {
+                    took_s: 2.0,
+                    usual_s: 0.1,
+                    of_channels: false,
+                };
+                communication.slow(rank, COMMUNICATOR, slow);
+                let operation = end(rank, taken);
+                communication.suspect(rank, &operation);
+                communication.look(rank, at(look * LOOK_MS), vec![operation], &[]);
+            }
+        }
+        communication.straggler()
+    }
+
+    #[test]
+    fn slow_operations_cost_no_more_than_the_time_in_which_they_are_waited_for() {
+        let found = straggler(2).expect("its GPU takes data, slowly");
+        assert_eq!((found.cause, found.ranks), (HoldUp::GpuNotTaking, vec![1]));
+        assert!((found.cost_s - 2.0).abs() < 0.2, "{}", found.cost_s);
+    }
+
+    #[test]
+    fn a_gpu_that_has_not_come_to_a_receive_is_not_slow_in_it() {
+        assert_eq!(straggler(0), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use model::{
     Action, Cause, Claim, Fact, Finding, FunctionFault, IncidentKind, Method, Observation, Origin,
-    Side, StageId, StepPlace, is_garbage_collection,
+    Side, StageId, StepPlace, Subject, is_garbage_collection,
 };
 
 use crate::{OwnBlocks, SlowLink, Witnesses};
@@ -77,7 +77,7 @@ pub(crate) struct Merge {
 }
 
 /// All rules, in the order in which they apply.
-pub const RULES: [FusionRule; 17] = [
+pub const RULES: [FusionRule; 18] = [
     FusionRule {
         name: "passed stall",
         when: "a stall passed in a step that the other finding struck, or in a neighbouring step; \
@@ -265,6 +265,29 @@ pub const RULES: [FusionRule; 17] = [
                 && all.iter().any(|hang| {
                     hang.origin == Origin::Hang && hang.subject.ranks == finding.subject.ranks
                 })
+        }),
+    },
+    FusionRule {
+        name: "slower behind another role",
+        when: "the ranks of other roles became slower in steps that meet, and late ranks of a role \
+               of their own account for half of it",
+        keeps: "the late ranks; that others became slower supports it",
+        source: "ours: in a pipeline every rank may be alone in its role",
+        apply: Apply::Merge(Merge {
+            of: |new, _| new.kind == IncidentKind::Degraded && new.origin == Origin::Stages,
+            same: |known, slower, _, _| {
+                let ranks = &known.subject.ranks;
+                known.kind == IncidentKind::Slow
+                    && known.origin == Origin::Stages
+                    && !ranks.is_empty()
+                    // What a late rank of the same role costs is no part of how much slower it is.
+                    && !ranks.iter().any(|rank| slower.victims.contains(*rank))
+                    && meet(known, slower)
+                    && explains(known, slower)
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: |known, slower, _| known.facts.extend(explained(slower)),
         }),
     },
     FusionRule {
@@ -611,13 +634,20 @@ fn take_slower(flows: &mut Finding, slower: Finding, _: &dyn Witnesses) {
     // Flows have one severity, whatever they cost: a critical slowdown stays one.
     flows.severity = flows.severity.max(slower.severity);
     flows.last_step = flows.last_step.max(slower.last_step);
-    let cost_s = slower.cost.exposed_s;
     // Both cost the same seconds: their sum would be more than was lost (FU-P3).
     flows.cost = flows.cost.max(slower.cost);
-    flows.subject.stage = flows.subject.stage.take().or(slower.subject.stage);
-    flows.subject.function = flows.subject.function.take().or(slower.subject.function);
-    let claim = Box::new(slower.claim);
-    flows.facts.extend(slower.facts.into_iter().map(|fact| {
+    let Subject {
+        stage, function, ..
+    } = &slower.subject;
+    flows.subject.stage = flows.subject.stage.take().or_else(|| stage.clone());
+    flows.subject.function = flows.subject.function.take().or_else(|| function.clone());
+    flows.facts.extend(explained(slower));
+}
+
+/// The facts of a finding that another one explains.
+fn explained(slower: Finding) -> impl Iterator<Item = Fact> {
+    let (claim, cost_s) = (Box::new(slower.claim), slower.cost.exposed_s);
+    slower.facts.into_iter().map(move |fact| {
         // Only the account is explained by it; what hosts or functions say stands for itself.
         if fact.what.account().is_none() {
             return fact;
@@ -631,7 +661,7 @@ fn take_slower(flows: &mut Finding, slower: Finding, _: &dyn Witnesses) {
             },
             ..fact
         }
-    }));
+    })
 }
 
 fn ask_links(finding: &mut Finding, witnesses: &dyn Witnesses) {

@@ -370,6 +370,28 @@ fn a_stall_that_passed_supports_the_incident_of_its_step() {
 }
 
 #[test]
+fn ranks_of_other_roles_are_slower_because_of_a_late_rank() {
+    let slower = Finding {
+        victims: [0, 1, 3].into_iter().collect(),
+        ..costing(finding(Origin::Stages, 0, &[], (40, 60)), 21.0)
+    };
+    let fused = |late: &[u32], first_step, cost_s| {
+        let mut late = finding(Origin::Stages, 1, late, (first_step, first_step + 29));
+        late.kind = IncidentKind::Slow;
+        fuse(
+            vec![slower.clone(), costing(late, cost_s)],
+            &Known::default(),
+        )
+    };
+    let [it] = &fused(&[2], 42, 30.0)[..] else {
+        panic!("one")
+    };
+    assert_eq!((&it.subject.ranks[..], it.facts.len()), (&[2][..], 2));
+    assert_eq!(fused(&[2], 42, 10.0).len(), 2, "it costs too little");
+    assert_eq!(fused(&[1], 42, 30.0).len(), 2, "it is of the same role");
+}
+
+#[test]
 fn all_ranks_are_slower_because_of_what_is_slow_inside_a_collective() {
     let slower = costing(finding(Origin::Stages, 0, &[], (40, 60)), 21.0);
     let flows = |first_step, cost_s| {

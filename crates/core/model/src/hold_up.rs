@@ -130,7 +130,7 @@ pub struct Straggler {
     /// Share of the waiting in slow operations that was for them.
     pub blamed_share: f64,
     /// Seconds operations took longer than usual, in the worst communicator, for the median of the
-    /// ranks that were held up.
+    /// ranks that were held up; at most the time in which they waited for the culprits.
     pub cost_s: f64,
 }
 
