@@ -281,8 +281,8 @@ impl SampledRun {
                 let held_s = [ahead.most_s, ahead.least_s]
                     .map(|ahead_s| (device_s - ahead_s).clamp(0.0, device_s));
                 reads.pass(from, point, ahead.least_s, held_s[1], RankNs(clocks[0]));
-                if was_ahead.is_waited_for(host_s, ahead) && waits.has(from, point) {
-                    reads.wait(host_s, RankNs(clocks[0]));
+                if let Some(waits_s) = waits.waited_s([from, point], [was_ahead, ahead]) {
+                    reads.wait(waits_s, RankNs(clocks[0]));
                 }
                 let [reading_s, after_s, before_s] = reads.split(from, point);
                 // In the order of `StepClock`, by whose numbers steps are found.

@@ -1,8 +1,8 @@
 //! Where a host waits for its device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use model::{Event, RankNs, RankStep, ReadBacks, ReadBacksOfLine, StageId};
+use model::{Event, RankNs, RankStep, ReadBacks, ReadBacksOfLine, StageId, median};
 
 use super::{DevicePoint, LAUNCH_S, RunAhead};
 
@@ -15,16 +15,68 @@ const WAIT_SHARE: f64 = 0.05;
 /// just as long.
 const ALWAYS_SHARE: f64 = 0.8;
 
+/// Times that a host was not ahead of which it is known what it takes by itself.
+const OWN_TIMES: usize = 3;
+
 /// Between which marks, by the numbers of their kinds and the name of the second, a host waits for its
 /// device without reading back: what it does always.
 #[derive(Debug, Default)]
-pub(super) struct Waits(BTreeMap<(u8, u8, StageId), Often>);
+pub(super) struct Waits(BTreeMap<(u8, u8, StageId), Place>);
 
-/// How often a host was ahead at the first of two marks, and waited as it seems until the second.
-#[derive(Clone, Copy, Debug, Default)]
-struct Often {
+/// What a host does from one mark to another.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    /// How often it was ahead at the first, and waited as it seems until the second.
     ahead: u32,
     waited: u32,
+    /// What it took lately where it was not ahead and had nothing to wait for, in seconds.
+    own_s: VecDeque<f64>,
+}
+
+impl Place {
+    fn own_s(&self) -> Option<f64> {
+        median(&mut self.own_s.iter().copied().collect::<Vec<_>>())
+    }
+
+    fn take(&mut self, ahead: RunAhead, host_s: f64, then: RunAhead) {
+        if ahead.most_s < WAIT_LEAST_S {
+            if self.own_s.is_empty() {
+                // Until now it was not known what of its time was work.
+                (self.ahead, self.waited) = (0, 0);
+            }
+            self.own_s.push_back(host_s);
+            if self.own_s.len() > OWN_TIMES {
+                self.own_s.pop_front();
+            }
+        }
+        if ahead.least_s < WAIT_LEAST_S {
+            return;
+        }
+        let waited = match self.own_s() {
+            Some(own_s) => ahead.is_caught_up_in(host_s - own_s),
+            None => ahead.is_waited_for(host_s, then),
+        };
+        self.ahead = self.ahead.saturating_add(1);
+        self.waited = self.waited.saturating_add(u32::from(waited));
+    }
+
+    /// How long a host waited that was ahead by so much, if it did.
+    fn waited_s(&self, ahead: RunAhead, host_s: f64, then: RunAhead) -> Option<f64> {
+        let always = f64::from(self.waited) >= ALWAYS_SHARE * f64::from(self.ahead);
+        if !always || ahead.least_s < WAIT_LEAST_S {
+            return None;
+        }
+        match self.own_s() {
+            // It may have worked for longer than usual, but waits until its device has caught up.
+            Some(own_s) => Some(
+                (host_s - own_s)
+                    .max(ahead.least_s)
+                    .min(ahead.most_s)
+                    .min(host_s),
+            ),
+            None => ahead.is_waited_for(host_s, then).then_some(host_s),
+        }
+    }
 }
 
 impl Waits {
@@ -36,37 +88,44 @@ impl Waits {
     pub(super) fn take(&mut self, points: &[DevicePoint], offset_ns: [i128; 2]) {
         for pair in points.windows(2) {
             let [from, to] = pair else { continue };
-            let ahead = from.run_ahead(offset_ns);
             // Nobody waits for its device in its data loader, and a read-back is marked.
             let may_wait =
                 from.mark.event != Event::ReadBackBegin && to.mark.event != Event::DataEnd;
-            if ahead.least_s < WAIT_LEAST_S || !may_wait {
+            if !may_wait {
                 continue;
             }
+            let [ahead, then] = [from, to].map(|point| point.run_ahead(offset_ns));
             let host_s = to.host.seconds_since(from.host);
-            let waits = ahead.is_waited_for(host_s, to.run_ahead(offset_ns));
-            let often = self.0.entry(Self::place(from, to)).or_default();
-            often.ahead = often.ahead.saturating_add(1);
-            often.waited = often.waited.saturating_add(u32::from(waits));
+            let place = self.0.entry(Self::place(from, to)).or_default();
+            place.take(ahead, host_s, then);
         }
     }
 
-    pub(super) fn has(&self, from: &DevicePoint, to: &DevicePoint) -> bool {
-        self.0
-            .get(&Self::place(from, to))
-            .is_some_and(|often| f64::from(often.waited) >= ALWAYS_SHARE * f64::from(often.ahead))
+    /// How long a host that is ahead at the first of two marks waits for its device until the second,
+    /// in seconds; nothing if it does not.
+    pub(super) fn waited_s(
+        &self,
+        [from, to]: [&DevicePoint; 2],
+        [ahead, then]: [RunAhead; 2],
+    ) -> Option<f64> {
+        let host_s = to.host.seconds_since(from.host);
+        let place = self.0.get(&Self::place(from, to))?;
+        place.waited_s(ahead, host_s, then)
     }
 }
 
 impl RunAhead {
     /// Whether a host that was ahead by this much waited for its device in the `host_s` seconds behind
     /// which it is ahead by `then`: until that had caught up, and no longer.
-    pub(super) fn is_waited_for(self, host_s: f64, then: Self) -> bool {
+    fn is_waited_for(self, host_s: f64, then: Self) -> bool {
+        then.least_s <= LAUNCH_S && self.is_caught_up_in(host_s)
+    }
+
+    /// Whether a device takes so many seconds to catch up with a host that was ahead by this much.
+    fn is_caught_up_in(self, seconds: f64) -> bool {
         let least_s = (1.0 - WAIT_SHARE) * self.least_s;
         let most_s = (1.0 + WAIT_SHARE) * self.most_s + LAUNCH_S;
-        self.least_s >= WAIT_LEAST_S
-            && then.least_s <= LAUNCH_S
-            && (least_s..=most_s).contains(&host_s)
+        self.least_s >= WAIT_LEAST_S && (least_s..=most_s).contains(&seconds)
     }
 }
 
@@ -85,8 +144,8 @@ pub(super) struct Reads {
     before_s: f64,
     after_s: f64,
     has_read: bool,
-    /// Whether the host waits for its device from one mark to the next without reading back.
-    waits: bool,
+    /// How long the host waits for its device from one mark to the next without reading back.
+    waits_s: f64,
 }
 
 /// For what a host waits until its device has nothing left to do.
@@ -99,10 +158,10 @@ enum DrainedBy {
 impl Reads {
     /// The host is found to wait for its device up to the next mark, for so long; `at` is the device's
     /// clock.
-    pub(super) fn wait(&mut self, host_s: f64, at: RankNs) {
+    pub(super) fn wait(&mut self, waits_s: f64, at: RankNs) {
         (self.before_s, self.after_s, self.has_read) = (self.device_s, 0.0, true);
-        self.waits = true;
-        self.begin(DrainedBy::Silent, host_s, at);
+        self.waits_s = waits_s;
+        self.begin(DrainedBy::Silent, waits_s, at);
     }
 
     fn begin(&mut self, by: DrainedBy, host_s: f64, at: RankNs) {
@@ -153,8 +212,7 @@ impl Reads {
         let host_s = to.host.seconds_since(from.host);
         self.device_s += to.device.seconds_since(from.device);
         let reads = matches!(from.mark.event, Event::ReadBackBegin);
-        let waits = std::mem::take(&mut self.waits);
-        let reading_s = if waits { host_s } else { 0.0 };
+        let reading_s = std::mem::take(&mut self.waits_s);
         match to.mark.event {
             Event::ReadBackBegin => {
                 (self.before_s, self.after_s, self.has_read) = (self.device_s, 0.0, true);
@@ -162,7 +220,11 @@ impl Reads {
             }
             Event::ReadBackEnd { .. } if reads => [host_s, 0.0, 0.0],
             event => {
-                self.after_s += if self.has_read && !waits { host_s } else { 0.0 };
+                self.after_s += if self.has_read {
+                    host_s - reading_s
+                } else {
+                    0.0
+                };
                 // No segment ends at a block: what was read before it still counts.
                 if matches!(event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
                     return [reading_s, 0.0, 0.0];
@@ -187,5 +249,53 @@ impl Reads {
         let end = step.segments.last().map_or(step.start, |last| last.end);
         (read_backs.steps, read_backs.step_s) = (1, end.seconds_since(step.start));
         read_backs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ahead(seconds: f64) -> RunAhead {
+        RunAhead {
+            least_s: seconds,
+            most_s: seconds + 1e-4,
+        }
+    }
+
+    /// A place where a host took so long each time that it was ahead by so much, in seconds; it ends
+    /// ahead, as it launched work after it had waited.
+    fn place(times: &[(f64, f64)]) -> Place {
+        let mut place = Place::default();
+        for (lead_s, host_s) in times {
+            place.take(ahead(*lead_s), *host_s, ahead(0.004));
+        }
+        place
+    }
+
+    fn waited_s(place: &Place, lead_s: f64, host_s: f64) -> Option<f64> {
+        place.waited_s(ahead(lead_s), host_s, ahead(0.004))
+    }
+
+    #[test]
+    fn a_host_that_waits_and_then_works_is_known_by_its_time_without_a_wait() {
+        let waits = place(&[(0.017, 0.073), (0.0, 0.056), (0.014, 0.070)]);
+        let waited = waited_s(&waits, 0.017, 0.073).expect("it waits");
+        assert!((waited - 0.017).abs() < 1e-3, "{waited}");
+        // It pauses meanwhile, and waits no longer for that.
+        let waited = waited_s(&waits, 0.017, 0.473).expect("it waits");
+        assert!((waited - 0.017).abs() < 1e-3, "{waited}");
+        assert_eq!(waited_s(&waits, 0.0, 0.056), None, "it was not ahead");
+    }
+
+    #[test]
+    fn a_host_that_works_for_as_long_however_far_it_is_ahead_does_not_wait() {
+        let works = place(&[(0.017, 0.056), (0.0, 0.056), (0.056, 0.056)]);
+        assert_eq!(waited_s(&works, 0.056, 0.056), None);
+    }
+
+    #[test]
+    fn what_a_host_takes_by_itself_is_not_known_where_it_is_always_ahead() {
+        assert_eq!(waited_s(&place(&[(0.017, 0.073); 9]), 0.017, 0.073), None);
     }
 }

@@ -8,14 +8,16 @@ fn verdict(recording: &str) -> Verdict {
     played(&format!("h200/{recording}"), |_| true)
 }
 
-/// A late host of the Trainer, or of Lightning. Before PyTorch 2.15 nothing records what these have
-/// reduced or broadcast outside of buckets of gradients.
+/// A late host of the Trainer, or of Lightning: before PyTorch 2.15 nothing records what these have
+/// reduced or broadcast outside of buckets of gradients. And one that waits for its device in a copy,
+/// and goes on working before the next mark.
 #[test]
-fn who_is_late_for_a_collective_that_is_not_recorded_is_charged_what_that_costs() {
+fn who_is_late_in_jobs_of_other_frameworks_is_charged_what_that_costs() {
     let faults = [
         ("trainer_loader", "data.next_wait", 28.1..29.6),
         ("trainer_callback", "callbacks.cpu_wall", 30.0..33.4),
         ("lightning_forward", "model.fwd_loss_cpu_wall", 20.9..27.3),
+        ("averaged_forward", "model.fwd_loss_cpu_wall", 44.0..44.0),
     ];
     for (recording, stage, true_ms) in faults {
         let verdict = verdict(recording);
