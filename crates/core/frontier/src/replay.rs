@@ -17,6 +17,9 @@ const VARIES_S: f64 = 1e-5;
 /// Share of cases in which a rank may go on before the last one is there although all wait for it.
 /// Ours: starts of steps scatter.
 const OVERTAKEN_SHARE: f64 = 0.1;
+/// Share of the steps in which a rank must be the last one at a boundary to be always last. Ours.
+const ALWAYS_LAST_SHARE: f64 = 0.9;
+
 /// One step taken apart into own work and waits, so that it can be run again with some of
 /// the work changed.
 ///
@@ -371,47 +374,99 @@ fn comes_together(block: &Block) -> Vec<bool> {
 /// than usual its next segment takes longer.
 ///
 /// Where a rank is late by as much in one segment after the other, all take equally long. Only what
-/// varies from step to step then tells those who wait from those who work.
+/// varies from step to step then tells those who wait from those who work. What gathers the
+/// parameters of layers is needed at once in each of them or in none. So with what the last rank
+/// takes, the gathers of a stage are judged together, unless one itself refutes it.
 fn awaited(block: &Block) -> Vec<bool> {
     let rows: Vec<(&[f64], Vec<f64>)> = block
         .rows()
         .map(|(_, row)| (row, prefixes(row, block.ranks)))
         .collect();
-    (0..block.boundaries.len())
-        .map(|at| is_awaited(block, &rows, at))
-        .collect()
-}
-
-/// The same of one boundary, `rows` being those of the block and their running sums.
-fn is_awaited(block: &Block, rows: &[(&[f64], Vec<f64>)], at: usize) -> bool {
-    let ranks = block.ranks;
-    let sync = block.boundaries[at].sync;
-    let joins = matches!(sync, Sync::Issue(op) if !op.is_point_to_point());
-    if !joins || at + 1 == block.boundaries.len() {
-        return false;
-    }
-    let groups = block.groups.as_deref();
-    // `[rank][row]`, in seconds: how long before the last of its group a rank is here, and what its
-    // next segment takes.
-    let mut early_s = vec![Vec::with_capacity(rows.len()); ranks];
-    let mut next_s = early_s.clone();
-    let mut overtaken = 0;
-    for (row, prefixes) in rows {
-        let here = &prefixes[at * ranks..(at + 1) * ranks];
-        let last = LastArrivals::new(groups, at, here);
-        for rank in 0..ranks {
-            let early = last.of(group_of(groups, at * ranks + rank)) - here[rank];
-            let next = row[(at + 1) * ranks + rank];
-            overtaken += u32::from(next < (1.0 - START_SKEW_SHARE) * early);
-            early_s[rank].push(early);
-            next_s[rank].push(next);
+    let growths: Vec<Option<WaitGrowth>> = (0..block.boundaries.len())
+        .map(|at| WaitGrowth::of(block, &rows, at))
+        .collect();
+    let mut gathers: BTreeMap<StageId, Growth> = BTreeMap::new();
+    for (boundary, growth) in block.boundaries.iter().zip(&growths) {
+        if let Some(growth) = growth.filter(|_| gathers_all(boundary)) {
+            *gathers.entry(boundary.stage).or_default() += growth.by_last;
         }
     }
-    let cells = (block.steps.len() * ranks) as f64;
-    let growth = Growth::of(early_s, next_s);
-    f64::from(overtaken) <= OVERTAKEN_SHARE * cells
-        && growth.varies_by(VARIES_S)
-        && growth.is_certain()
+    let is_certain = |growth: Growth| growth.varies_by(VARIES_S) && growth.is_certain();
+    let is_awaited = |(boundary, growth): (&Boundary, Option<WaitGrowth>)| {
+        growth.is_some_and(|WaitGrowth { by_early, by_last }| {
+            let together = gathers.get(&boundary.stage);
+            let is_needed = together.is_some_and(|together| is_certain(*together));
+            is_certain(by_early) || gathers_all(boundary) && is_needed && by_last.is_possible()
+        })
+    };
+    let boundaries = block.boundaries.iter();
+    boundaries.zip(growths).map(is_awaited).collect()
+}
+
+fn gathers_all(boundary: &Boundary) -> bool {
+    matches!(boundary.sync, Sync::Issue(op) if op.is_all_gather())
+}
+
+/// How much the segment behind a boundary at which a collective is issued grows.
+#[derive(Clone, Copy, Debug)]
+struct WaitGrowth {
+    /// With how early ranks are there.
+    by_early: Growth,
+    /// With what the segment before takes the rank that is always last there, if one is. Rows of
+    /// different ranks do not begin at the same instant, so that how early they are scatters, and the
+    /// slope is too small; what a segment takes is exact.
+    by_last: Growth,
+}
+
+impl WaitGrowth {
+    /// Of a boundary, where `rows` are those of the block and their running sums. `None` if ranks do
+    /// not meet there, or go past the next boundary before the last one is there.
+    fn of(block: &Block, rows: &[(&[f64], Vec<f64>)], at: usize) -> Option<Self> {
+        let ranks = block.ranks;
+        let sync = block.boundaries[at].sync;
+        let joins = matches!(sync, Sync::Issue(op) if !op.is_point_to_point());
+        if !joins || at + 1 == block.boundaries.len() {
+            return None;
+        }
+        let groups = block.groups.as_deref();
+        // `[rank][row]`, in seconds: how long before the last of its group a rank is here, and what
+        // its next segment takes.
+        let mut early_s = vec![Vec::with_capacity(rows.len()); ranks];
+        let mut next_s = early_s.clone();
+        let mut overtaken = 0;
+        for (row, prefixes) in rows {
+            let here = &prefixes[at * ranks..(at + 1) * ranks];
+            let last = LastArrivals::new(groups, at, here);
+            for rank in 0..ranks {
+                let early = last.of(group_of(groups, at * ranks + rank)) - here[rank];
+                let next = row[(at + 1) * ranks + rank];
+                overtaken += u32::from(next < (1.0 - START_SKEW_SHARE) * early);
+                early_s[rank].push(early);
+                next_s[rank].push(next);
+            }
+        }
+        let cells = (block.steps.len() * ranks) as f64;
+        if f64::from(overtaken) > OVERTAKEN_SHARE * cells {
+            return None;
+        }
+        let is_last = |early_s: &Vec<f64>| {
+            let last = early_s.iter().filter(|early_s| **early_s <= 0.0).count();
+            last as f64 >= ALWAYS_LAST_SHARE * rows.len() as f64
+        };
+        // Of several groups each has a last one.
+        let last = early_s
+            .iter()
+            .position(is_last)
+            .filter(|_| groups.is_none());
+        let by_last = last.map_or_else(Growth::default, |last| {
+            let took_s: Vec<f64> = rows.iter().map(|(row, _)| row[at * ranks + last]).collect();
+            let mut others_s = next_s.clone();
+            others_s.remove(last);
+            Growth::of(vec![took_s; others_s.len()], others_s)
+        });
+        let by_early = Growth::of(early_s, next_s);
+        Some(Self { by_early, by_last })
+    }
 }
 
 /// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:
@@ -544,23 +599,33 @@ mod tests {
         assert_eq!(syncs, [Sync::None, Sync::Assumed, Sync::None]);
     }
 
+    fn joined(window: &Window) -> Vec<bool> {
+        let boundaries = window.blocks[0].boundaries.iter();
+        boundaries
+            .map(|boundary| boundary.sync == Sync::Assumed)
+            .collect()
+    }
+
     /// Steps of three ranks, of which the last is 20 ms late in each of four segments, all but the
     /// last of which end where a collective is issued. Whether the others wait for it there, or
-    /// take as long in the second by themselves.
-    fn late_in_each_segment(wait: bool) -> Window {
+    /// take as long in the second by themselves. Their steps begin up to so many seconds apart.
+    fn late_in_each_segment(wait: bool, op: CollectiveOp, apart_s: f64) -> Window {
         let mut durations_s = Vec::new();
         // Xorshift: what looks random must be independent from segment to segment.
         let mut random = 88_172_645_463_325_252_u64;
         for _ in 0..40 {
-            let mut at = [0.0f64; 3];
+            let mut any = || {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                (random % 1000) as f64 * 1e-3
+            };
+            let mut at = [0.0f64; 3].map(|_| apart_s * any());
             let mut arrived = 0.0f64;
             for segment in 0..4 {
                 let mut row = [0.0; 3];
                 for rank in 0..3u32 {
-                    random ^= random << 13;
-                    random ^= random >> 7;
-                    random ^= random << 17;
-                    let noise = (random % 1000) as f64 * 2e-6;
+                    let noise = 0.002 * any();
                     let own = if rank == 2 || !wait { 0.025 } else { 0.005 } + noise;
                     let is_first = segment == 0 && rank < 2;
                     let own = if is_first { 0.005 + noise } else { own };
@@ -577,7 +642,8 @@ mod tests {
                 durations_s.extend(row);
             }
         }
-        let mut block = block(3, &[ISSUE, ISSUE, ISSUE, Sync::None], &[]);
+        let [issue, none] = [Sync::Issue(op), Sync::None];
+        let mut block = block(3, &[issue, issue, issue, none], &[]);
         (block.steps, block.durations_s) = ((0..40).collect(), durations_s);
         let mut window = Window {
             meeting: Meeting::Seen,
@@ -589,13 +655,7 @@ mod tests {
 
     #[test]
     fn who_waits_behind_a_collective_takes_longer_the_earlier_it_is() {
-        let joined = |window: &Window| {
-            let boundaries = window.blocks[0].boundaries.iter();
-            boundaries
-                .map(|boundary| boundary.sync == Sync::Assumed)
-                .collect::<Vec<_>>()
-        };
-        let waits = late_in_each_segment(true);
+        let waits = late_in_each_segment(true, CollectiveOp::ALLREDUCE, 0.0);
         assert_eq!(joined(&waits), [true, true, true, false]);
         let block = &waits.blocks[0];
         let replay = Replay::of_row(block, block.row(3));
@@ -603,8 +663,19 @@ mod tests {
             .map(|at| replay.own_s(at)[2] - replay.own_s(at)[0])
             .sum();
         assert!((late_s - 0.08).abs() < 0.005, "{late_s}");
-        let works = late_in_each_segment(false);
+        let works = late_in_each_segment(false, CollectiveOp::ALLREDUCE, 0.0);
         assert_eq!(joined(&works), [false, false, true, false]);
+    }
+
+    #[test]
+    fn gathers_are_waited_for_by_what_the_last_rank_takes_though_steps_begin_apart() {
+        let waits = late_in_each_segment(true, CollectiveOp::ALLGATHER_BASE, 0.008);
+        assert_eq!(joined(&waits), [true, true, true, false]);
+        let works = late_in_each_segment(false, CollectiveOp::ALLGATHER_BASE, 0.008);
+        assert_eq!(joined(&works), [false, false, true, false]);
+        // Of gradients that are reduced it is not known that all are needed at once.
+        let reduces = late_in_each_segment(true, CollectiveOp::ALLREDUCE, 0.008);
+        assert_eq!(joined(&reduces), [false, false, true, false]);
     }
 
     /// A group of two does not wait for ranks outside it.

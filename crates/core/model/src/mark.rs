@@ -239,6 +239,11 @@ impl CollectiveOp {
             .map_or(Self::UNKNOWN, Self)
     }
 
+    /// Whether all get what all have, as of the parameters of a layer that is computed next.
+    pub fn is_all_gather(self) -> bool {
+        self.name().starts_with("ALLGATHER")
+    }
+
     /// Whether the operation joins two ranks only.
     pub fn is_point_to_point(self) -> bool {
         // SEND and RECV are PyTorch's first two numbers.

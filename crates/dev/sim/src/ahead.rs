@@ -128,7 +128,7 @@ pub struct AheadRun {
 enum Act {
     Work(f64),
     Launch(f64),
-    Issue,
+    Issue(CollectiveOp),
     /// The compute stream waits for all collectives so far.
     Join,
     ReadBack,
@@ -170,13 +170,15 @@ struct HostMark {
     at_s: f64,
     task: usize,
     number: u64,
+    /// What it issues, if it is of that kind.
+    op: CollectiveOp,
 }
 
 impl HostMark {
     fn event(&self) -> Event {
         if self.kind == MarkKind::CollectiveIssue {
-            let op = CollectiveOp::ALLREDUCE;
-            return Event::CollectiveIssue(CollectiveIssue::new(op, GROUP, self.number));
+            let issue = CollectiveIssue::new(self.op, GROUP, self.number);
+            return Event::CollectiveIssue(issue);
         }
         self.kind.into()
     }
@@ -248,8 +250,11 @@ impl AheadRank {
                 self.kernels.push(self.tasks.len());
                 self.push(takes_s, 0);
             }
-            Act::Issue => {
+            Act::Issue(op) => {
                 self.mark(step, MarkKind::CollectiveIssue);
+                if let Some(mark) = self.marks.last_mut() {
+                    mark.op = op;
+                }
                 // `mark` has pushed a task, so there is one to arrive with.
                 self.issued.push((self.tasks.len() - 1, self.now_s));
             }
@@ -288,6 +293,7 @@ impl AheadRank {
             at_s,
             task,
             number,
+            op: CollectiveOp::UNKNOWN,
         });
     }
 }
@@ -427,7 +433,7 @@ impl AheadJob {
                 push(Act::Work(late_s(SlowSpot::HostForward) / BUCKETS as f64));
             }
             if self.sharded && is_first_of_layer(kernel) {
-                push(Act::Issue);
+                push(Act::Issue(CollectiveOp::ALLGATHER_BASE));
                 push(Act::Join);
             }
             push(Act::Work(of_kernel(noisy(forward_s)) + launches_s));
@@ -440,7 +446,7 @@ impl AheadJob {
         push(Act::Mark(MarkKind::BackwardBegin));
         for kernel in 0..KERNELS {
             if self.sharded && is_first_of_layer(kernel) {
-                push(Act::Issue);
+                push(Act::Issue(CollectiveOp::ALLGATHER_BASE));
                 push(Act::Join);
             }
             push(Act::Work(of_kernel(noisy(backward_s)) + launches_s));
@@ -448,7 +454,12 @@ impl AheadJob {
             push(Act::Launch(of_kernel(noisy(on_backward_s) + late_s)));
             // Gradients of a layer are ready after its last kernel.
             if is_first_of_layer(kernel + 1) {
-                push(Act::Issue);
+                let op = if self.sharded {
+                    CollectiveOp::REDUCE_SCATTER_BASE
+                } else {
+                    CollectiveOp::ALLREDUCE
+                };
+                push(Act::Issue(op));
             }
         }
         push(Act::Join);

@@ -9,8 +9,8 @@ use crate::replay::{last_arrivals, prefixes};
 const OVERTAKEN_SHARE: f64 = 0.1;
 
 /// For each boundary, the collectives that devices wait for right behind the boundary before it: the
-/// first place that nobody goes past before the last rank is there, and where nothing speaks against
-/// it. At the last place at the latest, for there ranks meet. Before the first that was recorded as
+/// first place that nobody goes past before the last rank is there, and where ranks are joined or
+/// nothing speaks against it. At the last place at the latest, for there ranks meet. Before the first that was recorded as
 /// issued, devices wait where ranks are joined: not every collective can be recorded.
 ///
 /// # Source
@@ -44,8 +44,9 @@ pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
         // None for a collective that is issued at the last place: the row ends there.
         let waits_at = (issued + 1..places).find(|at| {
             let is_last = at + 1 == places;
+            let is_joined = *at == issued + 1 && boundary.sync == Sync::Assumed;
             before_s(&rows, &last_s, *at) <= OVERTAKEN_SHARE * early_s
-                && (is_last || may_wait(&rows, &last_s, *at))
+                && (is_last || is_joined || may_wait(&rows, &last_s, *at))
         });
         if let Some(at) = waits_at {
             awaited[at].push(issued);
