@@ -11,32 +11,42 @@ const BEHIND_SHARE: f64 = 0.5;
 /// by half of their lateness or more, beside what is usual. Ranks that wait there for their devices,
 /// and so for others, were ahead of these before.
 ///
+/// A step may have a stage in several places, with a wait for the late ranks between them: one will
+/// do.
+///
 /// # Source
 /// Ours: docs/math/device.md.
 pub(crate) fn falls_behind(fault: &Fault, window: &Window) -> bool {
     let columns = 0..window.ranks.len();
     let is_late = |column: &usize| fault.ranks.binary_search(&window.ranks[*column]).is_ok();
     let (late, others): (Vec<usize>, Vec<usize>) = columns.partition(is_late);
-    let (mut behind_s, mut struck) = (0.0, 0.0);
+    // By place, the last of a step first: in all struck steps, and how many these are.
+    let mut places: Vec<(f64, f64)> = Vec::new();
     for block in &window.blocks {
-        let mut stages = block.boundaries.iter().map(|boundary| boundary.stage);
-        let Some(at) = stages.rposition(|stage| stage == fault.stage) else {
-            continue;
-        };
         let rows: Vec<usize> = (0..block.steps.len()).collect();
-        // How far ranks are apart is unknown where time does not run on from row to row.
-        for stretch in rows.chunk_by(|row, next| block.steps[*row] + 1 == block.steps[*next]) {
-            let left_s = left_s(block, stretch, at, [&late, &others]);
-            let usual_s = median(&mut left_s.clone()).unwrap_or(0.0);
-            for (row, left_s) in stretch.iter().zip(left_s) {
-                if fault.strikes_in(block, *row, fault.stage) {
-                    behind_s += left_s - usual_s;
-                    struck += 1.0;
+        let of_stage = block.boundaries.iter().enumerate().rev();
+        let of_stage = of_stage.filter(|(_, boundary)| boundary.stage == fault.stage);
+        for (place, (at, _)) in of_stage.enumerate() {
+            if places.len() == place {
+                places.push((0.0, 0.0));
+            }
+            let (behind_s, struck) = &mut places[place];
+            // How far ranks are apart is unknown where time does not run on from row to row.
+            for stretch in rows.chunk_by(|row, next| block.steps[*row] + 1 == block.steps[*next]) {
+                let left_s = left_s(block, stretch, at, [&late, &others]);
+                let usual_s = median(&mut left_s.clone()).unwrap_or(0.0);
+                for (row, left_s) in stretch.iter().zip(left_s) {
+                    if fault.strikes_in(block, *row, fault.stage) {
+                        *behind_s += left_s - usual_s;
+                        *struck += 1.0;
+                    }
                 }
             }
         }
     }
-    struck > 0.0 && behind_s >= BEHIND_SHARE * fault.lateness_s * struck
+    places.iter().any(|(behind_s, struck)| {
+        *struck > 0.0 && *behind_s >= BEHIND_SHARE * fault.lateness_s * struck
+    })
 }
 
 /// For each row, how much later than the others the late ranks pass a boundary, in seconds, up to a
@@ -90,5 +100,28 @@ mod tests {
             .map(|fault| (&fault.ranks[..], falls_behind(fault, &window)))
             .collect();
         assert_eq!(falls, [(&[0][..], false), (&[1][..], true)], "{faults:#?}");
+    }
+
+    /// The same where rank 0 waits at a read-back of the next step, before callbacks that come after
+    /// the backward pass, too.
+    #[test]
+    fn who_pauses_in_the_first_of_two_places_falls_behind_there() {
+        let segments = [
+            (StageId::CALLBACKS, MarkKind::DataBegin),
+            (StageId::FORWARD, MarkKind::BackwardEnd),
+            (StageId::CALLBACKS, MarkKind::OptimizerBegin),
+        ];
+        let mut durations_s = Vec::new();
+        for step in 0..60 {
+            let took_s = if step % 20 == 11 { 0.301 } else { 0.001 };
+            durations_s.extend([0.001, took_s, took_s, 0.001, 0.001, 0.001]);
+        }
+        let window = Window::from(block(&segments, 2, 60, durations_s));
+        let faults = faults_of(&window, |_, _, _| {});
+        let pauses = faults.iter().find(|fault| fault.ranks == [1]);
+        assert!(
+            pauses.is_some_and(|fault| falls_behind(fault, &window)),
+            "{faults:#?}"
+        );
     }
 }

@@ -40,6 +40,24 @@ fn who_is_late_in_jobs_of_other_frameworks_is_charged_what_that_costs() {
     }
 }
 
+/// The loss is read before the optimizer, and both are callbacks.
+#[test]
+fn a_rank_that_pauses_behind_its_optimizer_now_and_then_is_named() {
+    let verdict = verdict("trainer_pause");
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    let subject = &incident.subject;
+    assert_eq!(
+        (&subject.ranks[..], subject.stage.as_deref()),
+        (&[1][..], Some("callbacks.cpu_wall")),
+        "{}",
+        incident.text
+    );
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!((12.0..17.5).contains(&charged_ms), "{charged_ms} ms");
+}
+
 /// The fault is there from the first step on, so that no earlier step shows what is usual, and of two
 /// ranks none is in the majority. Its true cost is what a step of the same job takes longer with it
 /// than without it.
