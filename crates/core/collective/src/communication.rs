@@ -23,8 +23,9 @@ pub struct Communication {
     pub(crate) communicators: BTreeMap<u64, CommunicatorMembers>,
     pub(crate) ranks: BTreeMap<u32, RankLook>,
     pub(crate) blame: Blame,
-    /// Ranks that were looked at since blame was charged last.
+    /// Ranks that were looked at since blame was charged last, and when, each by its own clock.
     looked: BTreeSet<u32>,
+    looked_at: BTreeSet<RankNs>,
 }
 
 /// Who is in a communicator.
@@ -109,13 +110,18 @@ impl Communication {
             .iter()
             .filter_map(|operation| Some((self.meeting(rank, operation)?, operation)))
             .collect();
-        if !self.looked.insert(rank) {
-            // All ranks that are looked at have been: that was one moment.
+        let before = self.ranks.get(&rank).map_or(at, |look| look.at);
+        // All ranks that are looked at have been: that was one moment. It is over also for a rank
+        // that was looked at together with one of them; ranks of a host are at the same time.
+        let is_next = before != at && self.looked_at.contains(&before);
+        if is_next || self.looked.contains(&rank) {
             // How long it was, one rank says: clocks of different hosts are never compared (MY-P3).
-            let before = self.ranks.get(&rank).map_or(at, |look| look.at);
             self.charge(at.seconds_since(before));
-            self.looked = [rank].into();
+            self.looked.clear();
+            self.looked_at.clear();
         }
+        self.looked.insert(rank);
+        self.looked_at.insert(at);
         let late = self.take_suspects(rank);
         let look = self.ranks.entry(rank).or_default();
         for (meeting, operation) in open
