@@ -10,8 +10,9 @@ const OVERTAKEN_SHARE: f64 = 0.1;
 
 /// For each boundary, the collectives that devices wait for right behind the boundary before it: the
 /// first place that nobody goes past before the last rank is there, and where ranks are joined or
-/// nothing speaks against it. At the last place at the latest, for there ranks meet. Before the first that was recorded as
-/// issued, devices wait where ranks are joined: not every collective can be recorded.
+/// nothing speaks against it. At the last place at the latest, for there ranks meet. Before the first
+/// that was recorded as issued, devices wait where ranks are joined: not every collective can be
+/// recorded.
 ///
 /// # Source
 /// Ours: docs/math/device.md.

@@ -62,7 +62,9 @@ impl Place {
 
     /// How long a host waited that was ahead by so much, if it did.
     fn waited_s(&self, ahead: RunAhead, host_s: f64, then: RunAhead) -> Option<f64> {
-        let always = f64::from(self.waited) >= ALWAYS_SHARE * f64::from(self.ahead);
+        // Nothing is known of a place at which it was never ahead.
+        let always =
+            self.ahead > 0 && f64::from(self.waited) >= ALWAYS_SHARE * f64::from(self.ahead);
         if !always || ahead.least_s < WAIT_LEAST_S {
             return None;
         }
@@ -292,6 +294,8 @@ mod tests {
     fn a_host_that_works_for_as_long_however_far_it_is_ahead_does_not_wait() {
         let works = place(&[(0.017, 0.056), (0.0, 0.056), (0.056, 0.056)]);
         assert_eq!(waited_s(&works, 0.056, 0.056), None);
+        let unknown = place(&[(0.017, 0.056), (0.0, 0.056)]);
+        assert_eq!(waited_s(&unknown, 0.017, 0.056), None);
     }
 
     #[test]
