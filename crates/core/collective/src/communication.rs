@@ -23,8 +23,7 @@ pub struct Communication {
     pub(crate) communicators: BTreeMap<u64, CommunicatorMembers>,
     pub(crate) ranks: BTreeMap<u32, RankLook>,
     pub(crate) blame: Blame,
-    /// Ranks that were looked at since blame was charged last, and when, each by its own clock.
-    looked: BTreeSet<u32>,
+    /// When ranks were looked at since blame was charged last, each by its own clock.
     looked_at: BTreeSet<RankNs>,
 }
 
@@ -110,17 +109,14 @@ impl Communication {
             .iter()
             .filter_map(|operation| Some((self.meeting(rank, operation)?, operation)))
             .collect();
-        let before = self.ranks.get(&rank).map_or(at, |look| look.at);
-        // All ranks that are looked at have been: that was one moment. It is over also for a rank
-        // that was looked at together with one of them; ranks of a host are at the same time.
-        let is_next = before != at && self.looked_at.contains(&before);
-        if is_next || self.looked.contains(&rank) {
+        let before = self.ranks.get(&rank).map(|look| look.at);
+        if let Some(before) = before.filter(|before| self.looked_at.contains(before)) {
+            // All ranks that are looked at have been: that was one moment. It is over also for a rank
+            // that was looked at together with one of them; ranks of a host are at the same time.
             // How long it was, one rank says: clocks of different hosts are never compared (MY-P3).
             self.charge(at.seconds_since(before));
-            self.looked.clear();
             self.looked_at.clear();
         }
-        self.looked.insert(rank);
         self.looked_at.insert(at);
         let late = self.take_suspects(rank);
         let look = self.ranks.entry(rank).or_default();

@@ -2,7 +2,7 @@
 
 use model::{
     Action, Cause, Claim, Fact, Finding, FunctionFault, IncidentKind, Method, Observation, Origin,
-    Side, StageId, StepPlace, Subject, is_garbage_collection,
+    Side, StageId, StepPlace, is_garbage_collection,
 };
 
 use crate::{OwnBlocks, SlowLink, Witnesses};
@@ -629,18 +629,16 @@ fn take_wait(cause: &mut Finding, wait: Finding, witnesses: &dyn Witnesses) {
     }
 }
 
-fn take_slower(flows: &mut Finding, slower: Finding, _: &dyn Witnesses) {
+fn take_slower(flows: &mut Finding, mut slower: Finding, _: &dyn Witnesses) {
     flows.open |= slower.open;
     // Flows have one severity, whatever they cost: a critical slowdown stays one.
     flows.severity = flows.severity.max(slower.severity);
     flows.last_step = flows.last_step.max(slower.last_step);
     // Both cost the same seconds: their sum would be more than was lost (FU-P3).
     flows.cost = flows.cost.max(slower.cost);
-    let Subject {
-        stage, function, ..
-    } = &slower.subject;
-    flows.subject.stage = flows.subject.stage.take().or_else(|| stage.clone());
-    flows.subject.function = flows.subject.function.take().or_else(|| function.clone());
+    let (known, new) = (&mut flows.subject, &mut slower.subject);
+    known.stage = known.stage.take().or(new.stage.take());
+    known.function = known.function.take().or(new.function.take());
     flows.facts.extend(explained(slower));
 }
 

@@ -387,24 +387,19 @@ fn awaited(block: &Block) -> Vec<bool> {
         .collect();
     let mut gathers: BTreeMap<StageId, Growth> = BTreeMap::new();
     for (boundary, growth) in block.boundaries.iter().zip(&growths) {
-        if let Some(growth) = growth.filter(|_| gathers_all(boundary)) {
-            *gathers.entry(boundary.stage).or_default() += growth.by_last;
+        if let Some(by_last) = growth.and_then(|growth| growth.by_last) {
+            *gathers.entry(boundary.stage).or_default() += by_last;
         }
     }
-    let is_certain = |growth: Growth| growth.varies_by(VARIES_S) && growth.is_certain();
+    let is_certain = |growth: &Growth| growth.varies_by(VARIES_S) && growth.is_certain();
     let is_awaited = |(boundary, growth): (&Boundary, Option<WaitGrowth>)| {
         growth.is_some_and(|WaitGrowth { by_early, by_last }| {
-            let together = gathers.get(&boundary.stage);
-            let is_needed = together.is_some_and(|together| is_certain(*together));
-            is_certain(by_early) || gathers_all(boundary) && is_needed && by_last.is_possible()
+            let is_needed = || gathers.get(&boundary.stage).is_some_and(is_certain);
+            is_certain(&by_early) || by_last.is_some_and(|it| it.is_possible() && is_needed())
         })
     };
     let boundaries = block.boundaries.iter();
     boundaries.zip(growths).map(is_awaited).collect()
-}
-
-fn gathers_all(boundary: &Boundary) -> bool {
-    matches!(boundary.sync, Sync::Issue(op) if op.is_all_gather())
 }
 
 /// How much the segment behind a boundary at which a collective is issued grows.
@@ -412,10 +407,10 @@ fn gathers_all(boundary: &Boundary) -> bool {
 struct WaitGrowth {
     /// With how early ranks are there.
     by_early: Growth,
-    /// With what the segment before takes the rank that is always last there, if one is. Rows of
-    /// different ranks do not begin at the same instant, so that how early they are scatters, and the
-    /// slope is too small; what a segment takes is exact.
-    by_last: Growth,
+    /// Of a gather: with what the segment before takes the rank that is always last there, if one is.
+    /// Rows of different ranks do not begin at the same instant, so that how early they are scatters,
+    /// and the slope is too small; what a segment takes is exact.
+    by_last: Option<Growth>,
 }
 
 impl WaitGrowth {
@@ -453,16 +448,16 @@ impl WaitGrowth {
             let last = early_s.iter().filter(|early_s| **early_s <= 0.0).count();
             last as f64 >= ALWAYS_LAST_SHARE * rows.len() as f64
         };
-        // Of several groups each has a last one.
-        let last = early_s
-            .iter()
-            .position(is_last)
-            .filter(|_| groups.is_none());
-        let by_last = last.map_or_else(Growth::default, |last| {
-            let took_s: Vec<f64> = rows.iter().map(|(row, _)| row[at * ranks + last]).collect();
-            let mut others_s = next_s.clone();
-            others_s.remove(last);
-            Growth::of(vec![took_s; others_s.len()], others_s)
+        let by_last = matches!(sync, Sync::Issue(op) if op.is_all_gather()).then(|| {
+            let last = early_s.iter().position(is_last);
+            // Of several groups each has a last one.
+            let last = last.filter(|_| groups.is_none());
+            last.map_or_else(Growth::default, |last| {
+                let took_s: Vec<f64> = rows.iter().map(|(row, _)| row[at * ranks + last]).collect();
+                let mut others_s = next_s.clone();
+                others_s.remove(last);
+                Growth::of(vec![took_s; others_s.len()], others_s)
+            })
         });
         let by_early = Growth::of(early_s, next_s);
         Some(Self { by_early, by_last })

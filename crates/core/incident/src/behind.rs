@@ -1,6 +1,6 @@
 //! Whether ranks that take longer now and then work or wait.
 
-use model::{Block, Window, median};
+use model::{Block, StageId, Window, median};
 
 use crate::Fault;
 
@@ -17,36 +17,43 @@ const BEHIND_SHARE: f64 = 0.5;
 /// # Source
 /// Ours: docs/math/device.md.
 pub(crate) fn falls_behind(fault: &Fault, window: &Window) -> bool {
+    let blocks = window.blocks.iter();
+    let places = blocks.map(|block| places_of(block, fault.stage).count());
+    (0..places.max().unwrap_or(0)).any(|place| falls_behind_at(fault, window, place))
+}
+
+/// The boundaries of a stage in a step, the last one first.
+fn places_of(block: &Block, stage: StageId) -> impl Iterator<Item = usize> {
+    let boundaries = block.boundaries.iter().enumerate().rev();
+    boundaries
+        .filter(move |(_, boundary)| boundary.stage == stage)
+        .map(|(at, _)| at)
+}
+
+/// The same at one of the stage's places.
+fn falls_behind_at(fault: &Fault, window: &Window, place: usize) -> bool {
     let columns = 0..window.ranks.len();
     let is_late = |column: &usize| fault.ranks.binary_search(&window.ranks[*column]).is_ok();
     let (late, others): (Vec<usize>, Vec<usize>) = columns.partition(is_late);
-    // By place, the last of a step first: in all struck steps, and how many these are.
-    let mut places: Vec<(f64, f64)> = Vec::new();
+    let (mut behind_s, mut struck) = (0.0, 0.0);
     for block in &window.blocks {
+        let Some(at) = places_of(block, fault.stage).nth(place) else {
+            continue;
+        };
         let rows: Vec<usize> = (0..block.steps.len()).collect();
-        let of_stage = block.boundaries.iter().enumerate().rev();
-        let of_stage = of_stage.filter(|(_, boundary)| boundary.stage == fault.stage);
-        for (place, (at, _)) in of_stage.enumerate() {
-            if places.len() == place {
-                places.push((0.0, 0.0));
-            }
-            let (behind_s, struck) = &mut places[place];
-            // How far ranks are apart is unknown where time does not run on from row to row.
-            for stretch in rows.chunk_by(|row, next| block.steps[*row] + 1 == block.steps[*next]) {
-                let left_s = left_s(block, stretch, at, [&late, &others]);
-                let usual_s = median(&mut left_s.clone()).unwrap_or(0.0);
-                for (row, left_s) in stretch.iter().zip(left_s) {
-                    if fault.strikes_in(block, *row, fault.stage) {
-                        *behind_s += left_s - usual_s;
-                        *struck += 1.0;
-                    }
+        // How far ranks are apart is unknown where time does not run on from row to row.
+        for stretch in rows.chunk_by(|row, next| block.steps[*row] + 1 == block.steps[*next]) {
+            let left_s = left_s(block, stretch, at, [&late, &others]);
+            let usual_s = median(&mut left_s.clone()).unwrap_or(0.0);
+            for (row, left_s) in stretch.iter().zip(left_s) {
+                if fault.strikes_in(block, *row, fault.stage) {
+                    behind_s += left_s - usual_s;
+                    struck += 1.0;
                 }
             }
         }
     }
-    places.iter().any(|(behind_s, struck)| {
-        *struck > 0.0 && *behind_s >= BEHIND_SHARE * fault.lateness_s * struck
-    })
+    struck > 0.0 && behind_s >= BEHIND_SHARE * fault.lateness_s * struck
 }
 
 /// For each row, how much later than the others the late ranks pass a boundary, in seconds, up to a
@@ -73,7 +80,7 @@ fn left_s(block: &Block, rows: &[usize], at: usize, [late, others]: [&[usize]; 2
 
 #[cfg(test)]
 mod tests {
-    use model::{MarkKind, StageId};
+    use model::MarkKind;
 
     use super::*;
     use crate::testkit::{block, faults_of};
