@@ -50,7 +50,8 @@ SLOW_RANK, SINCE = int(os.environ.get("SLOW_RANK", "2")), int(os.environ.get("SI
 DELAY, FACTOR = float(os.environ.get("DELAY", "0.06")), float(os.environ.get("FACTOR", "1.5"))
 SEED = int(os.environ.get("SEED", "1"))
 # What a step takes on the device and on the host, in seconds.
-DEVICE = {"forward": 0.012, "backward": 0.010, "optimizer": 0.005}
+LOAD = float(os.environ.get("LOAD", "1"))
+DEVICE = {"forward": LOAD * 0.012, "backward": LOAD * 0.010, "optimizer": LOAD * 0.005}
 HOST = {"data": 0.002, "forward": 0.003, "backward": 0.002, "optimizer": 0.001, "callback": 0.001}
 LAYERS, BATCH, WIDTH = 3, 8, 16
 # A pipeline passes the layers once for each microbatch.
@@ -225,10 +226,13 @@ def save_times(model):
 
 model, pass_through = build()
 optimizer = SGD(model.parameters(), lr=0.01)
-warm_ns = time.monotonic_ns()
+warm_ns = since_ns = time.monotonic_ns()
 for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH), start=1):  # noqa: B007
     if step == WARM + 1:
         warm_ns = time.monotonic_ns()
+    if step == SINCE:
+        torch.accelerator.synchronize()
+        since_ns = time.monotonic_ns()
     begin()
     optimizer.zero_grad()
     loss = captured(pass_through, x.to(device))
@@ -244,6 +248,9 @@ torch.accelerator.synchronize()
 if rank == 0:
     took = (time.monotonic_ns() - warm_ns) / (STEPS - WARM) * 1e-6
     print(f"a step took {took:.2f} ms", flush=True)
+    if SINCE > WARM + 1:
+        end_ns=time.monotonic_ns()
+        print(f"before {(since_ns-warm_ns)/(SINCE-WARM-1)*1e-6:.2f} since {(end_ns-since_ns)/(STEPS-SINCE+1)*1e-6:.2f}", flush=True)
 if TIMES:
     save_times(model)
 del model, optimizer, pass_through

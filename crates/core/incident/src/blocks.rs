@@ -128,9 +128,10 @@ impl SlowBlocks {
         }
     }
 
-    /// What it cost so far in the steps that were looked at, in seconds.
+    /// What it cost so far in the steps that were looked at, in seconds: no more than these took
+    /// longer than usual, as hosts that are late anyway hide a part of it.
     pub fn lost_s(&self) -> f64 {
-        self.lost_s
+        self.lost_s.min((self.took_s - self.usual_s).max(0.0))
     }
 
     /// The last step that was lost to them.
@@ -158,7 +159,7 @@ impl SlowBlocks {
         let stall_s = settings.stall_min_s.max(settings.stall_min_steps * usual_s);
         // What transfers and late hosts hide costs nothing. One step scatters too much to say so.
         let is_real = self.took_s - self.usual_s >= REAL_SHARE * self.lost_s;
-        self.struck_steps >= SAMPLE_MIN && self.lost_s >= steady_s && is_real
+        self.struck_steps >= SAMPLE_MIN && self.lost_s() >= steady_s && is_real
             || self.longest_s >= stall_s
     }
 
@@ -224,7 +225,7 @@ impl SlowBlocks {
         let until = until.max(last);
         let looked_steps = self.looked_steps + looked.count(last + 1..=until);
         // Does not underflow: strikes ascend, and `until` is not before the last.
-        let lost_s = self.lost_s * (until - first + 1) as f64 / looked_steps.max(1) as f64;
+        let lost_s = self.lost_s() * (until - first + 1) as f64 / looked_steps.max(1) as f64;
         // Scaled up from a sample it may exceed what the steps took.
         let cost_share = lost_s / exposed_s.max(lost_s);
         let (side, part) = (self.side(), self.part());
@@ -238,7 +239,7 @@ impl SlowBlocks {
             steps: StepSpan { first, last, open },
             took_s: self.took_s / count,
             usual_s: self.usual_s / count,
-            lost_s: self.lost_s / count,
+            lost_s: self.lost_s() / count,
             cost_share,
         };
         Finding {
@@ -393,6 +394,21 @@ mod tests {
         let settings = IncidentSettings::default();
         let finding = incident.finding(context, "s1".to_owned(), &settings, &looked, 1e6);
         (incident, finding)
+    }
+
+    #[test]
+    fn blocks_cost_no_more_than_their_steps_took_longer() {
+        let slow = [slow(&(Pass::Backward, 3, 0.3))];
+        let mut blocks = SlowBlocks::new(vec![1], 1);
+        // The schedule says 0.15 s of each, and they took 0.2 s longer together.
+        for (step, took_s) in [(1, 0.2), (2, 0.4)] {
+            let held = HeldUp {
+                took_s,
+                ..held(step)
+            };
+            blocks.strike(&held, 0.15, &slow, &Looked::default());
+        }
+        assert!((blocks.lost_s() - 0.2).abs() < 1e-9);
     }
 
     #[test]

@@ -191,7 +191,12 @@ impl DeviceWatch {
             .map(|(rank, timed)| (*rank, timed.launched_s))
             .collect();
         let late_hosts = self.launches.take(&launched_s);
-        let by_work = by_work.map(|held| Self::by_devices(held, &parts));
+        let by_work = by_work.map(|held| HeldUp {
+            // The judge sees what is left of blocks without their devices: to it iterations with
+            // slow devices are as usual as others.
+            usual_s: self.steady.usual_span_s().unwrap_or(held.usual_s),
+            ..Self::by_devices(held, &parts)
+        });
         let by_rest = by_rest.map(|mut held| {
             // A device waits for its host in a pipeline for many reasons, as a queue that a
             // read-back emptied: only a host that took longer itself is one.

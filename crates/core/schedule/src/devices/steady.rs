@@ -75,6 +75,11 @@ impl Steady {
         slower
     }
 
+    /// What iterations usually take in which no device is slower, in seconds.
+    pub(super) fn usual_span_s(&self) -> Option<f64> {
+        self.spans_s.usual()
+    }
+
     /// Takes an iteration: what devices took, what all of it took, and what was lost to those that
     /// were slower. What is known now to be no hiccup, of this iteration and of those before.
     pub(super) fn take(
@@ -87,7 +92,7 @@ impl Steady {
         if lost.is_empty() {
             self.spans_s.learn(span_s);
         }
-        let usual_s = self.spans_s.usual().unwrap_or(span_s);
+        let usual_s = self.usual_span_s().unwrap_or(span_s);
         let mut found = Vec::new();
         for (key, [_, most_s]) in own_s {
             let followed = self.of_passes.entry(*key).or_default();

@@ -109,6 +109,9 @@ fn a_slow_device_is_named_and_no_host_that_launches() {
     for held in &devices {
         // Of what four microbatches take longer the last stage, which is the slowest, hides half.
         assert!((held.lost_s - 0.04).abs() < 1e-6, "{held:?}");
+        // What is usual stays what it was before, however long it lasts.
+        let longer_s = held.took_s - held.usual_s;
+        assert!((longer_s - held.lost_s).abs() < 1e-6, "{held:?}");
         for (rank, slow) in &held.causes {
             assert_eq!((*rank, slow.block.pass), (2, Pass::Forward));
             assert_eq!(slow.host_s, Some([0.0, 0.0]));
