@@ -16,9 +16,10 @@ from step ``SINCE`` on:
 There may be several of host and device, each with a rank and its seconds or factor:
 ``loader@1@0.04,device_forward@3@2``.
 
+``LOAD`` is how many times as much the devices have to do: with 3 they are what steps wait for.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step), never,
 or clip (the norm of the gradients, inside the optimizer). In the folder ``TIMES`` each rank leaves
-what its device measured.
+what its device measured. If the fault begins after the warm-up, what it takes of a step is printed.
 """
 
 import json
@@ -51,7 +52,7 @@ DELAY, FACTOR = float(os.environ.get("DELAY", "0.06")), float(os.environ.get("FA
 SEED = int(os.environ.get("SEED", "1"))
 # What a step takes on the device and on the host, in seconds.
 LOAD = float(os.environ.get("LOAD", "1"))
-DEVICE = {"forward": LOAD * 0.012, "backward": LOAD * 0.010, "optimizer": LOAD * 0.005}
+DEVICE = {"forward": 0.012 * LOAD, "backward": 0.010 * LOAD, "optimizer": 0.005 * LOAD}
 HOST = {"data": 0.002, "forward": 0.003, "backward": 0.002, "optimizer": 0.001, "callback": 0.001}
 LAYERS, BATCH, WIDTH = 3, 8, 16
 # A pipeline passes the layers once for each microbatch.
@@ -231,7 +232,6 @@ for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH), start=1):  # n
     if step == WARM + 1:
         warm_ns = time.monotonic_ns()
     if step == SINCE:
-        torch.accelerator.synchronize()
         since_ns = time.monotonic_ns()
     begin()
     optimizer.zero_grad()
@@ -246,11 +246,14 @@ for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH), start=1):  # n
     time.sleep(struck("callback"))
 torch.accelerator.synchronize()
 if rank == 0:
-    took = (time.monotonic_ns() - warm_ns) / (STEPS - WARM) * 1e-6
-    print(f"a step took {took:.2f} ms", flush=True)
-    if SINCE > WARM + 1:
-        end_ns=time.monotonic_ns()
-        print(f"before {(since_ns-warm_ns)/(SINCE-WARM-1)*1e-6:.2f} since {(end_ns-since_ns)/(STEPS-SINCE+1)*1e-6:.2f}", flush=True)
+    took = time.monotonic_ns() - warm_ns
+    text = f"a step took {took / (STEPS - WARM) * 1e-6:.2f} ms"
+    usual = SINCE - WARM - 1
+    if usual > 0:
+        # Beside the steps before: what else the machine does is the same for both.
+        fault = took - (since_ns - warm_ns) / usual * (STEPS - WARM)
+        text += f", and the fault took {fault / (STEPS - WARM) * 1e-6:.2f} ms of it"
+    print(text, flush=True)
 if TIMES:
     save_times(model)
 del model, optimizer, pass_through

@@ -30,6 +30,8 @@ struct Ran {
     verdict: Verdict,
     /// What a step took by the job's own clock.
     step_s: f64,
+    /// What of it the fault took, where the job could compare steps with those before it.
+    fault_s: Option<f64>,
 }
 
 impl Ran {
@@ -46,16 +48,15 @@ impl Ran {
         let ranks = RANKS.to_string();
         command.extend(["python".to_owned(), file("launch.py"), ranks, file(script)]);
         let (verdict, said) = lab.run_with_output("", command)?;
-        let step_ms = said
-            .split("a step took ")
-            .nth(1)
-            .and_then(|rest| rest.split(' ').next());
-        let step_ms: f64 = step_ms
-            .context("the job did not say what a step took")?
-            .parse()?;
+        let seconds = |behind: &str| -> Option<f64> {
+            let (_, rest) = said.split_once(behind)?;
+            let ms: f64 = rest.split(' ').next()?.parse().ok()?;
+            Some(ms * 1e-3)
+        };
         Ok(Self {
+            step_s: seconds("a step took ").context("the job did not say what a step took")?,
+            fault_s: seconds("the fault took "),
             verdict,
-            step_s: step_ms / 1e3,
         })
     }
 
@@ -307,12 +308,15 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
 }
 
 const MODES: [&str; 3] = ["ddp", "fsdp2", "pipeline"];
-const FACTORS: [f64; 3] = [1.3, 1.5, 3.0];
-/// What is slow on a device, what its kernels take in a step otherwise, and where it may be found.
-const DEVICE_FAULTS: [(&str, f64, &[&str]); 3] = [
-    ("device_forward", 0.012, &[FORWARD, "forward"]),
-    ("device_backward", 0.010, &[BACKWARD, "backward"]),
-    ("device_optimizer", 0.005, &[OPTIMIZER]),
+const FACTORS: [&str; 3] = ["1.3", "1.5", "3"];
+/// How many times as much devices have to do: on two cores steps wait for hosts first, and for
+/// devices with the second.
+const LOADS: [&str; 2] = ["1", "3"];
+/// What is slow on a device, and where it may be found.
+const DEVICE_FAULTS: [(&str, &[&str]); 3] = [
+    ("device_forward", &[FORWARD, "forward"]),
+    ("device_backward", &[BACKWARD, "backward"]),
+    ("device_optimizer", &[OPTIMIZER]),
 ];
 /// Host faults of jobs on devices; a pipeline has blocks.
 const BESIDE_DEVICES: [(&str, &[&str]); 3] = [
@@ -325,15 +329,10 @@ const HEALTHY_SEEDS: u32 = 8;
 /// Slow devices and slow hosts of jobs that take PyTorch's accelerator paths.
 pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     for mode in MODES {
-        let mut bases = Vec::new();
-        for seed in 1..=HEALTHY_SEEDS {
-            let seed_text = seed.to_string();
-            let job = [("MODE", mode), ("FAULT", "none"), ("SEED", &seed_text)];
-            bases.push(Ran::new(lab, ON_DEVICES, &job)?);
-        }
         let mut healthy = Healthy::default();
-        for (seed, ran) in (1..).zip(&bases) {
-            healthy.add(&format!("seed {seed}"), ran);
+        for (seed, load) in (1..=HEALTHY_SEEDS).zip(LOADS.into_iter().cycle()) {
+            let ran = struck(lab, mode, "none", seed, &[("LOAD", load)])?;
+            healthy.add(&format!("load {load}, seed {seed}"), &ran);
         }
         healthy.print(
             id,
@@ -344,19 +343,14 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         all_devices(lab, id, mode, print)?;
         for (fault, places) in BESIDE_DEVICES {
             let mut tally = Tally::default();
-            for (seed, base) in (1..=seeds()).zip(&bases) {
-                let ran = struck(lab, mode, fault, seed, ("DELAY", "0.06"))?;
+            for seed in 1..=seeds() {
+                let ran = struck(lab, mode, fault, seed, &[("DELAY", "0.06")])?;
                 let hidden = Hidden {
                     rank: seed % RANKS,
                     places,
                     side: Side::Host,
                 };
-                tally.add(
-                    &format!("seed {seed}"),
-                    &hidden,
-                    &ran,
-                    ran.step_s - base.step_s,
-                );
+                tally.add(&format!("seed {seed}"), &hidden, &ran, gain_s(&ran)?);
             }
             print_side(
                 id,
@@ -369,20 +363,30 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A job on devices with a fault.
-fn struck(lab: &Lab, mode: &str, fault: &str, seed: u32, by: (&str, &str)) -> Result<Ran> {
+/// A job on devices with a fault from its 24th step on: a stage of a pipeline is compared with
+/// itself, and what the fault takes is known from the steps before.
+fn struck(
+    lab: &Lab,
+    mode: &str,
+    fault: &str,
+    seed: u32,
+    variables: &[(&str, &str)],
+) -> Result<Ran> {
     let (slow, seed) = ((seed % RANKS).to_string(), seed.to_string());
-    // A stage of a pipeline is compared with itself: what it was from the first step on, it may be.
-    let since = if mode == "pipeline" { "24" } else { "1" };
     let job = [
         ("MODE", mode),
-        ("SINCE", since),
+        ("SINCE", "24"),
         ("FAULT", fault),
         ("SEED", &seed),
         ("SLOW_RANK", &slow),
-        by,
     ];
-    Ran::new(lab, ON_DEVICES, &job)
+    Ran::new(lab, ON_DEVICES, &[&job[..], variables].concat())
+}
+
+/// What a job would save without its fault, by its own clock.
+fn gain_s(ran: &Ran) -> Result<f64> {
+    ran.fault_s
+        .context("the job did not say what the fault took")
 }
 
 fn print_side(id: &str, scenario: &str, tally: &Tally, print: Print<'_>) {
@@ -398,26 +402,32 @@ fn print_side(id: &str, scenario: &str, tally: &Tally, print: Print<'_>) {
     ));
 }
 
-/// A device whose kernels of one phase take longer. Its kernels keep their time on a busy machine,
-/// which a whole step does not: what is to be gained is what they take longer.
+/// A device whose kernels of one phase take longer.
 fn slow_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()> {
-    for (fault, phase_s, places) in DEVICE_FAULTS {
-        let mut tally = Tally::default();
-        for seed in 1..=seeds() {
-            for factor in FACTORS {
-                let times = factor.to_string();
-                let ran = struck(lab, mode, fault, seed, ("FACTOR", &times))?;
-                let hidden = Hidden {
-                    rank: seed % RANKS,
-                    places,
-                    side: Side::Device,
-                };
-                let name = format!("{times} times, seed {seed}");
-                tally.add(&name, &hidden, &ran, (factor - 1.0) * phase_s);
+    for (fault, places) in DEVICE_FAULTS {
+        for load in LOADS {
+            let mut tally = Tally::default();
+            for seed in 1..=seeds() {
+                for factor in FACTORS {
+                    let ran = struck(
+                        lab,
+                        mode,
+                        fault,
+                        seed,
+                        &[("FACTOR", factor), ("LOAD", load)],
+                    )?;
+                    let hidden = Hidden {
+                        rank: seed % RANKS,
+                        places,
+                        side: Side::Device,
+                    };
+                    let name = format!("{factor} times, seed {seed}");
+                    tally.add(&name, &hidden, &ran, gain_s(&ran)?);
+                }
             }
+            let scenario = format!("`{fault}` 1.3, 1.5, 3 times as slow: {mode}, load {load}");
+            print_side(id, &scenario, &tally, print);
         }
-        let scenario = format!("`{fault}` 1.3, 1.5, 3 times as slow: {mode}");
-        print_side(id, &scenario, &tally, print);
     }
     Ok(())
 }
@@ -426,7 +436,7 @@ fn slow_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()>
 fn all_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()> {
     let mut accused = Vec::new();
     for seed in 1..=seeds() {
-        let ran = struck(lab, mode, "all_slow", seed, ("FACTOR", "1.5"))?;
+        let ran = struck(lab, mode, "all_slow", seed, &[("FACTOR", "1.5")])?;
         if ran.named().next().is_some() {
             accused.push(format!("seed {seed}: {}", ran.said()));
         }
@@ -650,7 +660,7 @@ fn is_at(fault: Fault, ranks: &[u32], stage: Option<&str>) -> bool {
     let mut parts = fault.split('@');
     let (place, rank) = (parts.next(), parts.next());
     let of_hosts = HOST_FAULTS.iter().map(|(name, places, _)| (name, places));
-    let of_devices = DEVICE_FAULTS.iter().map(|(name, _, places)| (name, places));
+    let of_devices = DEVICE_FAULTS.iter().map(|(name, places)| (name, places));
     let mut faults = of_hosts.chain(of_devices);
     let places = faults.find(|(name, _)| Some(**name) == place);
     matches!((ranks, rank), ([one], Some(rank)) if one.to_string() == rank)
