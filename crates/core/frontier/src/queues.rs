@@ -59,6 +59,8 @@ impl Excess {
 pub struct QueueReplay {
     ranks: usize,
     rows: Vec<QueueRow>,
+    /// The steps of the rows, ascending.
+    steps: Vec<u64>,
     /// Every so many rows one reads back, where some do and others do not.
     reads_every: usize,
     /// Communicator of each rank at each boundary, as [`Block::groups`] has it.
@@ -149,6 +151,7 @@ impl QueueReplay {
         let mut replay = Self {
             ranks: columns.len(),
             rows: apart.rows(block, &columns, faults),
+            steps: block.steps.clone(),
             reads_every: 1,
             groups,
             ahead: apart.ahead(),
@@ -156,12 +159,35 @@ impl QueueReplay {
             as_is_s: 0.0,
         };
         // Before anything is run: gains are those of the rows that a fault really strikes.
-        replay.keep_struck(&block.steps, faults);
-        replay.reads_every = reads_every(&block.steps, &replay.rows);
+        replay.keep_struck(faults);
+        replay.reads_every = reads_every(&replay.steps, &replay.rows);
         replay.as_is_s = replay.run(&[]);
         let measured_s = apart.mean_row_s();
         let off_s = (replay.as_is_s - measured_s).abs();
         (off_s <= UNEXPLAINED_SHARE * measured_s).then_some(replay)
+    }
+
+    /// The same of the steps from one on, where faults go on: run over and over together with those
+    /// before, queues would absorb their first strike again and again. `None` if too few read back, or
+    /// too many, to stand for the job.
+    #[must_use]
+    pub fn since(&self, step: u64) -> Option<Self> {
+        let skipped = self.steps.partition_point(|known| *known < step);
+        let rows = self.rows[skipped..].to_vec();
+        let kinds = |rows: &[QueueRow]| {
+            let reading = rows.iter().filter(|row| row.reads()).count();
+            [reading > 0, reading < rows.len()]
+        };
+        if kinds(&rows) != kinds(&self.rows) {
+            return None;
+        }
+        let mut replay = Self {
+            rows,
+            steps: self.steps[skipped..].to_vec(),
+            ..self.clone()
+        };
+        replay.as_is_s = replay.run(&[]);
+        Some(replay)
     }
 
     /// What a step takes as it is, run again.
@@ -175,12 +201,12 @@ impl QueueReplay {
     }
 
     /// Leaves each fault the rows in which it is as large as in those that it is known to strike.
-    fn keep_struck(&mut self, steps: &[u64], faults: &[Excess]) {
+    fn keep_struck(&mut self, faults: &[Excess]) {
         for (at, fault) in faults.iter().enumerate() {
             let mut struck_s: Vec<f64> = self
                 .rows
                 .iter()
-                .zip(steps)
+                .zip(&self.steps)
                 .filter(|(_, step)| fault.rows.binary_search(step).is_ok())
                 .map(|(row, _)| row.excess_s(at))
                 .collect();

@@ -635,23 +635,30 @@ pub(crate) fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
 /// Steps that faults are judged over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch<'steps> {
-    /// Their numbers, ascending.
-    pub(crate) steps: &'steps [u64],
+    /// Their numbers, ascending, and what each took, in seconds.
+    pub(crate) steps: &'steps [(u64, f64)],
     /// Their exposed time, in seconds.
     pub(crate) exposed_s: f64,
     /// What one of them usually takes, in seconds.
     pub(crate) median_s: f64,
 }
 
+impl Stretch<'_> {
+    /// The numbers of the steps, ascending.
+    pub(crate) fn numbers(&self) -> impl DoubleEndedIterator<Item = u64> {
+        self.steps.iter().map(|(step, _)| *step)
+    }
+}
+
 /// Decides which faults of some steps are alone reason enough to speak of.
 pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &IncidentSettings) {
     let Stretch {
-        steps,
         exposed_s,
         median_s: step_s,
+        ..
     } = stretch;
-    let last_step = steps.last().copied().unwrap_or_default();
-    let seen: Seen = steps.iter().copied().collect();
+    let last_step = stretch.numbers().last().unwrap_or_default();
+    let seen: Seen = stretch.numbers().collect();
     let record = |fault: &Fault, weight_s: f64| {
         let strikes = fault.strikes.len() as u64;
         let pace = pace_of(&fault.strikes, &seen, last_step);
@@ -722,7 +729,8 @@ pub(crate) fn judge_window(
     found: &WindowFrontier,
     settings: &IncidentSettings,
 ) {
-    let steps: Vec<u64> = found.steps.iter().map(|account| account.step).collect();
+    let accounts = found.steps.iter();
+    let steps: Vec<(u64, f64)> = accounts.map(|it| (it.step, it.makespan_s)).collect();
     let stretch = Stretch {
         steps: &steps,
         exposed_s: found.exposed_s,

@@ -37,6 +37,7 @@ mod function;
 mod hang;
 mod host;
 mod lateness;
+mod onset;
 mod pace;
 mod pause;
 mod pipeline;

@@ -10,6 +10,7 @@ use crate::behind::falls_behind;
 use crate::costs::share_out;
 use crate::fault::{Stretch, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
+use crate::onset::onset;
 use crate::pace::{Seen, pace_of};
 use crate::struck::strikes_row;
 use crate::{Fault, FaultKind, IncidentSettings};
@@ -25,6 +26,8 @@ const AHEAD_SHARE: f64 = 0.05;
 const BEYOND_RATIO: f64 = 2.0;
 /// Share of sampled steps that a fault must strike to strike those between them as well.
 const STEADY_SHARE: f64 = 0.6;
+/// Strikes from which the same share of the sampled steps since the first is enough: a run of them.
+const GOES_ON: usize = 4;
 
 /// Sampled steps of a window's ranks, accounted on their devices' clocks.
 #[derive(Clone, Debug)]
@@ -35,6 +38,27 @@ pub struct DeviceAccount {
     pub found: WindowFrontier,
     /// Stages in which hosts of the job read something back, so far.
     pub reads_in: BTreeSet<StageId>,
+}
+
+/// The steps that a fault stands for which sampled ones show.
+struct Reach {
+    /// How many sampled steps there are since it began.
+    sampled: usize,
+    /// How many steps pay for it.
+    paying: usize,
+    /// Those that it strikes, as far as that is known.
+    strikes: Vec<u64>,
+}
+
+impl Reach {
+    /// A fault with what it costs in all steps, whose cost is that of one in so many sampled ones.
+    fn charge(&self, fault: Fault, sampled: usize) -> Fault {
+        let stands_for = self.paying as f64 / self.sampled.max(1) as f64;
+        Fault {
+            strikes: self.strikes.clone(),
+            ..fault.times(sampled as f64 * stands_for)
+        }
+    }
 }
 
 /// What is known of the devices behind a window of the hosts.
@@ -140,7 +164,12 @@ impl DeviceAccount {
 
     /// Ranks that are late on their devices' clocks, and what of them is slow, as faults of the
     /// `steps` since the last account, of which these were sampled.
-    fn faults(&self, steps: &[u64], gates: &Gates, settings: &IncidentSettings) -> Vec<Fault> {
+    fn faults(
+        &self,
+        steps: &[(u64, f64)],
+        gates: &Gates,
+        settings: &IncidentSettings,
+    ) -> Vec<Fault> {
         let Self { sampled, found, .. } = self;
         let lateness = Lateness::of_window(&sampled.window, found, gates, settings);
         let mut faults = find_in_stages(&sampled.window, found, &lateness, gates);
@@ -148,51 +177,102 @@ impl DeviceAccount {
         // A host and a device that are both slow are two faults of one rank.
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
-        let mut faults = self.charge(faults, steps.len());
-        for fault in &mut faults {
-            if fault.strikes.len() as f64 >= STEADY_SHARE * found.steps.len() as f64 {
-                let first = fault.strikes.first().copied().unwrap_or_default();
-                // The sampled steps before its first strike were free of it.
-                let struck = steps.iter().copied().filter(|step| *step >= first);
-                fault.strikes = struck.collect();
-            }
-        }
-        faults
+        self.charge(faults, steps)
     }
 
-    /// What faults of the sampled steps cost in as many steps as these stand for: by the queues of
+    /// What faults of the sampled steps cost in the steps that these stand for: by the queues of
     /// hosts and devices, where these can be run again.
-    fn charge(&self, faults: Vec<Fault>, steps: usize) -> Vec<Fault> {
+    fn charge(&self, faults: Vec<Fault>, steps: &[(u64, f64)]) -> Vec<Fault> {
         let (late, others): (Vec<Fault>, Vec<Fault>) = faults
             .into_iter()
             .partition(|fault| fault.kind == FaultKind::LateRanks);
+        let is_alone = |fault: &Fault| {
+            let mut there = late.iter().filter(|it| it.stage == fault.stage);
+            there.all(|it| it.ranks == fault.ranks)
+        };
+        let reached: Vec<Reach> = late
+            .iter()
+            .map(|fault| self.reach(fault, is_alone(fault), steps))
+            .collect();
         let excess: Vec<Excess> = late.iter().map(|fault| self.excess(fault)).collect();
         let replay = if late.is_empty() {
             None
         } else {
             QueueReplay::of_window(&self.sampled, &excess)
         };
-        let sampled = self.found.steps.len().max(1) as f64;
-        let (late, of_late) = match replay {
+        let sampled = self.found.steps.len();
+        // What faults cost, by their place among those found, in one of how many sampled steps.
+        let (of_sampled, late): (usize, Vec<(usize, Fault)>) = match replay {
             Some(replay) => {
+                let first = reached.iter().map(|reach| reach.sampled).max();
+                let since = first.and_then(|since| {
+                    let rows = &self.found.steps[sampled - since..];
+                    Some((since, replay.since(rows.first()?.step)?))
+                });
+                let (rows, replay) = since.unwrap_or((sampled, replay));
+                let shares = share_out(late.len(), |some| replay.gain_s(some));
                 let mut charged = Vec::new();
-                for it in share_out(late.len(), |some| replay.gain_s(some)) {
+                for it in &shares {
                     let fault = Fault {
                         hides: Vec::new(),
                         ..late[it.at].clone()
                     };
-                    charge(&mut charged, fault, &it);
+                    charge(&mut charged, fault, it);
                 }
-                // Of one step.
-                (charged, steps as f64)
+                // Gains are those of one step.
+                let ats = shares.iter().map(|it| it.at);
+                (rows, ats.zip(charged).collect())
             }
-            None => (late, steps as f64 / sampled),
+            None => (1, late.into_iter().enumerate().collect()),
         };
-        let late = late.into_iter().map(|fault| fault.times(of_late));
+        let late = late
+            .into_iter()
+            .map(|(at, fault)| reached[at].charge(fault, of_sampled));
         let others = others
             .into_iter()
-            .map(|fault| fault.times(steps as f64 / sampled));
+            .map(|fault| (self.reach(&fault, false, steps), fault))
+            .map(|(reach, fault)| reach.charge(fault, 1));
         late.chain(others).collect()
+    }
+
+    /// The steps that a fault of the sampled ones stands for. One that goes on once it has struck
+    /// strikes each step since: of those before, more or fewer may be sampled. `is_alone` says that no
+    /// other rank is late there, from which it may have taken over.
+    fn reach(&self, fault: &Fault, is_alone: bool, steps: &[(u64, f64)]) -> Reach {
+        let accounts = &self.found.steps;
+        let blocks = &self.sampled.window.blocks;
+        let rows = accounts
+            .iter()
+            .map(|account| strikes_row(fault, &blocks[account.block], account.row));
+        let is_struck: Vec<bool> = rows.collect();
+        let struck = is_struck.iter().filter(|is_struck| **is_struck).count();
+        let at = is_struck.iter().position(|is_struck| *is_struck);
+        let at = at.unwrap_or_default();
+        let since = accounts.len() - at;
+        let first = accounts.get(at).map_or(0, |account| account.step);
+        let free = at.checked_sub(1).map(|free| accounts[free].step);
+        let shown = free.and_then(|free| onset(steps, free, first));
+        let is_steady = |of: usize| struck as f64 >= STEADY_SHARE * of as f64;
+        let goes_on = shown.is_some() && is_alone && struck >= GOES_ON && is_steady(since);
+        if !is_steady(accounts.len()) && !goes_on {
+            return Reach {
+                sampled: accounts.len(),
+                paying: steps.len(),
+                strikes: fault.strikes.clone(),
+            };
+        }
+        // Anywhere between the two: in the middle, as far as is known.
+        let middle = free.map(|free| (free + 1).midpoint(first));
+        let paying_from = shown.or(middle).unwrap_or_default();
+        // A strike may lie in the step before its row.
+        let before = first.saturating_sub(fault.strikes.first().copied().unwrap_or(first));
+        let begin = shown.unwrap_or(first).saturating_sub(before);
+        let numbers = || steps.iter().map(|(step, _)| *step);
+        Reach {
+            sampled: since,
+            paying: numbers().filter(|step| *step >= paying_from).count(),
+            strikes: numbers().filter(|step| *step >= begin).collect(),
+        }
     }
 
     /// A fault as the replay of queues takes it.
@@ -288,8 +368,8 @@ pub(crate) fn settle(
     let Some(run_ahead_s) = devices.run_ahead_s() else {
         return faults;
     };
-    let seen: Seen = stretch.steps.iter().copied().collect();
-    let last_step = stretch.steps.last().copied().unwrap_or_default();
+    let seen: Seen = stretch.numbers().collect();
+    let last_step = stretch.numbers().last().unwrap_or_default();
     let is_steady = |fault: &Fault| pace_of(&fault.strikes, &seen, last_step) == Pace::Steady;
     // Lateness that moves over hosts may cost nothing where they run ahead. If it does, devices
     // show it.

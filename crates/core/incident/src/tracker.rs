@@ -221,7 +221,6 @@ impl Tracker {
         }
         self.is_unsettled =
             matches!(devices, Devices::Awaited { .. }) && late.iter().any(|fault| fault.notable);
-        let steps: Vec<u64> = group.unaccounted.iter().map(|(step, _)| *step).collect();
         let exposed_s = group.unaccounted_s(0);
         let mut faults = settle(
             late,
@@ -229,7 +228,7 @@ impl Tracker {
             devices,
             &mut group.delays,
             Stretch {
-                steps: &steps,
+                steps: &group.unaccounted,
                 exposed_s,
                 median_s: found.median_step_s(),
             },

@@ -370,6 +370,48 @@ fn a_slow_host_and_a_slow_device_of_one_rank_are_two_faults() {
     );
 }
 
+/// Jobs so short that their fault begins inside their first window: only steps behind its begin pay for
+/// it, of which more or fewer are sampled than of those before.
+#[test]
+fn what_begins_inside_a_window_costs_what_the_steps_behind_it_lose() {
+    let (mut charged, mut beyond) = (Vec::new(), Vec::new());
+    for seed in 0..jobs(JOBS) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let healthy = AheadJob {
+            steps: 65,
+            read_back: ReadBack::Every(1),
+            ..any_job(seed, &mut rng)
+        };
+        let slow = Slow {
+            spot: SlowSpot::ALL[rng.random_range(0..SlowSpot::ALL.len())],
+            rank: Some(rng.random_range(0..healthy.ranks)),
+            late_s: 0.01 + 0.05 * rng.random::<f64>(),
+            since: std::env::var("S0")
+                .map_or_else(|_| rng.random_range(15..40), |it| it.parse().unwrap()),
+            every: 1,
+        };
+        let healthy_s = healthy.run().step_s;
+        let (said, step_s) = verdict(&AheadJob {
+            slow: vec![slow],
+            ..healthy
+        });
+        let gain_s = step_s - healthy_s;
+        if gain_s < NAMED_SHARE * step_s || said.incidents.is_empty() {
+            continue;
+        }
+        let costs_s = said.incidents.iter().map(|one| one.cost_s);
+        let charged_s = costs_s.sum::<f64>() / said.job.analysed_steps as f64;
+        charged.push(charged_s / gain_s);
+        if (charged_s / gain_s - 1.0).abs() > 0.15 {
+            let text = &said.incidents[0].text;
+            beyond.push(format!("{seed}: {charged_s:.4} of {gain_s:.4} s: {text}"));
+        }
+    }
+    let middle = model::median(&mut charged).unwrap_or_default();
+    assert!((middle - 1.0).abs() < 0.05, "{middle} of {}", charged.len());
+    assert!(beyond.len() * 100 <= charged.len(), "{beyond:#?}");
+}
+
 /// Hosts that read their loss back in every tenth step wait there for their devices, and for the late
 /// rank. The share of the fault is that of the time that steps take, and stages are the devices'.
 #[test]
