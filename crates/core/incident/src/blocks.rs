@@ -21,6 +21,8 @@ const SAMPLE_MIN: u64 = 3;
 /// Part of what blocks cost in sampled steps that these must really have taken longer. Ours, as in
 /// single iterations.
 const REAL_SHARE: f64 = 0.25;
+/// Standard errors within which it is known by how much steps took longer.
+const ERRORS: f64 = 2.0;
 /// Struck steps remembered of the same ranks, the latest: enough to tell their pace.
 const MAX_STEPS: usize = 512;
 
@@ -90,6 +92,8 @@ pub struct SlowBlocks {
     longest_s: f64,
     took_s: f64,
     usual_s: f64,
+    /// The sum of the squares of what steps took longer than usual, in square seconds.
+    longer_squared: f64,
 }
 
 /// A block in all steps in which it was slow.
@@ -129,9 +133,14 @@ impl SlowBlocks {
     }
 
     /// What it cost so far in the steps that were looked at, in seconds: no more than these took
-    /// longer than usual, as hosts that are late anyway hide a part of it.
+    /// longer than usual, as far as that is known, as hosts that are late anyway hide a part of it.
     pub fn lost_s(&self) -> f64 {
-        self.lost_s.min((self.took_s - self.usual_s).max(0.0))
+        let count = self.struck_steps.max(1) as f64;
+        let longer_s = self.took_s - self.usual_s;
+        let variance = (self.longer_squared / count - (longer_s / count).powi(2)).max(0.0);
+        // What is usual is known from about as many steps.
+        let error_s = (2.0 * variance * count).sqrt();
+        self.lost_s.min((longer_s + ERRORS * error_s).max(0.0))
     }
 
     /// The last step that was lost to them.
@@ -183,6 +192,7 @@ impl SlowBlocks {
         self.lost_s += lost_s;
         self.took_s += held.took_s;
         self.usual_s += held.usual_s;
+        self.longer_squared += (held.took_s - held.usual_s).powi(2);
         for slow in blocks {
             self.blocks.entry(slow.block).or_default().add(slow);
         }
@@ -399,16 +409,21 @@ mod tests {
     #[test]
     fn blocks_cost_no_more_than_their_steps_took_longer() {
         let slow = [slow(&(Pass::Backward, 3, 0.3))];
-        let mut blocks = SlowBlocks::new(vec![1], 1);
-        // The schedule says 0.15 s of each, and they took 0.2 s longer together.
-        for (step, took_s) in [(1, 0.2), (2, 0.4)] {
-            let held = HeldUp {
-                took_s,
-                ..held(step)
-            };
-            blocks.strike(&held, 0.15, &slow, &Looked::default());
-        }
-        assert!((blocks.lost_s() - 0.2).abs() < 1e-9);
+        let lost_s = |took_s: [f64; 4]| {
+            let mut blocks = SlowBlocks::new(vec![1], 1);
+            for (step, took_s) in (1..).zip(took_s) {
+                let held = HeldUp {
+                    took_s,
+                    ..held(step)
+                };
+                blocks.strike(&held, 0.15, &slow, &Looked::default());
+            }
+            blocks.lost_s()
+        };
+        // The schedule says 0.15 s of each, and they took 0.1 s longer than 0.2 s.
+        assert!((lost_s([0.3; 4]) - 0.4).abs() < 1e-9);
+        // Where they scatter so, it is not known that they did not take 0.15 s longer.
+        assert!((lost_s([0.2, 0.4, 0.2, 0.4]) - 0.6).abs() < 1e-9);
     }
 
     #[test]
