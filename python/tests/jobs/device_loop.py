@@ -50,8 +50,8 @@ STEPS, WARM = int(os.environ.get("STEPS", "65")), 5
 SLOW_RANK, SINCE = int(os.environ.get("SLOW_RANK", "2")), int(os.environ.get("SINCE", "1"))
 DELAY, FACTOR = float(os.environ.get("DELAY", "0.06")), float(os.environ.get("FACTOR", "1.5"))
 SEED = int(os.environ.get("SEED", "1"))
-# What a step takes on the device and on the host, in seconds.
 LOAD = float(os.environ.get("LOAD", "1"))
+# What a step takes on the device and on the host, in seconds.
 DEVICE = {"forward": 0.012 * LOAD, "backward": 0.010 * LOAD, "optimizer": 0.005 * LOAD}
 HOST = {"data": 0.002, "forward": 0.003, "backward": 0.002, "optimizer": 0.001, "callback": 0.001}
 LAYERS, BATCH, WIDTH = 3, 8, 16

@@ -204,8 +204,10 @@ impl DeviceAccount {
         // What faults cost, by their place among those found, in one of how many sampled steps.
         let (of_sampled, late): (usize, Vec<(usize, Fault)>) = match replay {
             Some(replay) => {
-                let first = reached.iter().map(|reach| reach.sampled).max();
-                let since = first.and_then(|since| {
+                let most = reached.iter().map(|reach| reach.sampled).max();
+                // All of them were run already.
+                let some = most.filter(|since| *since < sampled);
+                let since = some.and_then(|since| {
                     let rows = &self.found.steps[sampled - since..];
                     Some((since, replay.since(rows.first()?.step)?))
                 });
