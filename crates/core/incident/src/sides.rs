@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
-use model::{DeviceWindow, Pace, Side, StageId, StepRow, Window, medians_of_others};
+use model::{DeviceWindow, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others};
 
 use crate::behind::falls_behind;
 use crate::costs::share_out;
@@ -26,6 +26,9 @@ const AHEAD_SHARE: f64 = 0.05;
 const BEYOND_RATIO: f64 = 2.0;
 /// Share of sampled steps that a fault must strike to strike those between them as well.
 const STEADY_SHARE: f64 = 0.6;
+/// Share of what ranks take longer now and then that others must be late by in each step for the
+/// former to be a wait for the latter. Ours: all of it, but for what was not sampled.
+const WAITED_SHARE: f64 = 0.6;
 /// Strikes from which the same share of the sampled steps since the first is enough: a run of them.
 const GOES_ON: usize = 4;
 
@@ -177,7 +180,34 @@ impl DeviceAccount {
         // A host and a device that are both slow are two faults of one rank.
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
+        self.leave_out_waits(&mut faults);
         self.charge(faults, steps)
+    }
+
+    /// Leaves out ranks that take longer now and then where they wait for one that is late in each
+    /// step. Where ranks do not meet in each step, it falls behind until they do, and the others then
+    /// wait for all of that at once.
+    fn leave_out_waits(&self, faults: &mut Vec<Fault>) {
+        if self.sampled.window.meeting != Meeting::Unseen {
+            return;
+        }
+        let lost_s = |fault: &Fault| fault.lateness_s * fault.strikes.len() as f64;
+        let rows = self.found.steps.len() as f64;
+        let is_steady = |fault: &Fault| fault.strikes.len() as f64 >= STEADY_SHARE * rows;
+        let late = |fault: &&Fault| fault.kind == FaultKind::LateRanks;
+        let steady: Vec<(Vec<u32>, f64)> = faults
+            .iter()
+            .filter(late)
+            .filter(|fault| is_steady(fault))
+            .map(|fault| (fault.ranks.clone(), lost_s(fault)))
+            .collect();
+        faults.retain(|fault| {
+            let others = steady
+                .iter()
+                .filter(|(ranks, _)| ranks.iter().all(|rank| !fault.ranks.contains(rank)));
+            let waited_s: f64 = others.map(|(_, lost_s)| lost_s).sum();
+            is_steady(fault) || !late(&fault) || waited_s < WAITED_SHARE * lost_s(fault)
+        });
     }
 
     /// What faults of the sampled steps cost in the steps that these stand for: by the queues of
