@@ -19,18 +19,15 @@ import zlib
 
 import laggard_autoload
 
-from . import _device, _events, _megatron, _native, _profile
+from . import _device, _events, _issues, _megatron, _native, _profile
 from ._native import mark
 
 # Numbers of MarkKind in crates/core/model.
 FORWARD_BEGIN, FORWARD_END = 4, 5
 OPTIMIZER_BEGIN, OPTIMIZER_END = 8, 9
 
-# Numbers of CollectiveOp there.
-_ALLREDUCE, _ALLGATHER, _REDUCE_SCATTER = 3, 14, 17
-
-# Where FSDP2 gathers and reduces parameters.
-_FSDP_PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+# Number of CollectiveOp there.
+_ALLREDUCE = 3
 
 # Identifies our hook on a process group among those of others.
 _HOOK_ID = 0x1A66A2D
@@ -235,32 +232,19 @@ def _before_waits(engine):
     return before_waits
 
 
-def _issued(op):
-    """Marks on the device that a collective is issued, of which no hook tells."""
-    if _only_group is not None:
-        _native.issued_on_device(op, _only_group)
+def _issued(op, group=None):
+    """Marks on the device that a collective is issued, of which no hook tells.
+
+    :param group: The name of its process group; ``None`` if it is not known.
+    """
+    number = _only_group if group is None else _native.group_number(group)
+    if number in _sizes:
+        _native.issued_on_device(op, number)
 
 
-def _patch_fsdp(torch):
+def _patch_issues(torch):
     if torch.distributed.is_available() and not _has_hooks(torch):
-        laggard_autoload.when_imported(_FSDP_PARAMETERS, _patch_fsdp_parameters)
-
-
-def _patch_fsdp_parameters():
-    # What FSDP2 gathers and reduces with, as the module that does so knows it.
-    module = sys.modules[_FSDP_PARAMETERS]
-    for name, op in (("foreach_all_gather", _ALLGATHER), ("foreach_reduce", _REDUCE_SCATTER)):
-        if hasattr(module, name):
-            setattr(module, name, _as_issue(getattr(module, name), op))
-
-
-def _as_issue(original, op):
-    @functools.wraps(original)
-    def issue(*args, **kwargs):
-        _issued(op)
-        return original(*args, **kwargs)
-
-    return issue
+        _issues.watch(torch, _native.records_device, _issued)
 
 
 def _patch_optimizer(torch):
@@ -544,7 +528,7 @@ def _attach():
         _patch_grad_scaler,
         _patch_data_parallel,
         _patch_pipelines,
-        _patch_fsdp,
+        _patch_issues,
         _patch_megatron,
         _patch_collectives,
         _switch_on_flight_recorder,

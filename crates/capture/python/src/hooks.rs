@@ -61,6 +61,14 @@ pub(crate) fn init(begins: bool, group: u32, number: u64) {
     with_probe(|probe| probe.beside(event));
 }
 
+/// Whether this is a sampled step, in which marks are recorded on the device.
+#[pyfunction]
+pub(crate) fn records_device() -> bool {
+    let mut records = false;
+    with_probe(|probe| records = probe.records_device());
+    records
+}
+
 /// Takes note, for the device alone, that a collective is issued, if this step is sampled.
 ///
 /// :param op: As [`CollectiveOp`] numbers it.
@@ -192,9 +200,7 @@ impl EngineProxy {
     /// FSDP waits in what it queues.
     fn queue_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = callback.py();
-        let mut is_recorded = false;
-        with_probe(|probe| is_recorded = probe.records_device());
-        if let Some(before_waits) = self.before_waits.as_ref().filter(|_| is_recorded) {
+        if let Some(before_waits) = self.before_waits.as_ref().filter(|_| records_device()) {
             drop(before_waits.call1(py, (py.None(),)));
         }
         let queue = intern!(py, "queue_callback");

@@ -31,7 +31,7 @@ mod _native {
     #[pymodule_export]
     use crate::hooks::{
         CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, issued_on_device, mark,
-        side_lost, side_sample,
+        records_device, side_lost, side_sample,
     };
     #[pymodule_export]
     use crate::probe::{

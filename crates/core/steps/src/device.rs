@@ -15,7 +15,7 @@ use crate::Segmenter;
 use crate::align::JobStep;
 use crate::build::build_cut;
 use crate::cells::DeliveredSteps;
-use crate::meeting::{OwnClocks, choose_cut};
+use crate::meeting::choose_device_cut;
 
 /// Marks one run of sampled steps may have; a rank that sends more is not believed.
 const MAX_MARKS: usize = 16_384;
@@ -407,7 +407,7 @@ impl DeviceClock {
         let steps = DeliveredSteps::new(None, &device, ranks);
         // Devices meet where streams join, not where hosts issue, so their own times choose the
         // cut.
-        let chosen = choose_cut(&steps, &mut OwnClocks::default());
+        let chosen = choose_device_cut(&steps);
         let (mut cut, mut meeting) = (chosen.cut, chosen.meeting);
         let mut window = build_cut(steps, ranks, cut)?;
         if let Some(issued) = chosen.unrecorded.filter(|_| meeting == Meeting::Seen) {

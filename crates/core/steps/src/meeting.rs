@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankNs, median};
+use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankNs, RankStep, median};
 
 use crate::cells::{CellRange, Cells, DeliveredSteps, Issues, rank_rows};
 
@@ -117,6 +117,38 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> 
         ranks,
     );
     on_own_clocks(chosen, issued, steps, ranks, clocks)
+}
+
+/// The same for devices. These may meet in an earlier stage, in which they use at once what a
+/// collective brings, as in a tensor-parallel forward pass, and be apart where the last collectives
+/// are issued. That cut is preferred if much more lateness vanishes there.
+///
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub(crate) fn choose_device_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
+    let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
+    let chosen = choose_cut(steps, &mut OwnClocks::default());
+    let mut earlier = cuts_behind_issues(steps);
+    earlier.pop();
+    if earlier.is_empty() || ranks < 2 {
+        return chosen;
+    }
+    let met_s = CandidateCut::measured(chosen.cut, steps, &[], ranks).met_s();
+    let candidates = earlier
+        .into_iter()
+        .map(|cut| CandidateCut::measured(cut, steps, &[], ranks));
+    let seen = candidates.filter(|it| it.is_seen(ranks <= FEW_RANKS) && !it.is_unexplained());
+    let best = seen.max_by(|one, other| one.met_s().total_cmp(&other.met_s()));
+    match best.filter(|best| met_s < FIRST_SHARE * best.met_s()) {
+        Some(best) => ChosenCut {
+            cut: best.cut,
+            meeting: Meeting::Seen,
+            runs_ahead: true,
+            waits: best.growth(),
+            unrecorded: None,
+        },
+        None => chosen,
+    }
 }
 
 /// Looks again at the cut where ranks issue collectives, if ranks are not seen to meet anywhere.
@@ -469,9 +501,23 @@ fn is_later(ends_s: &[f64], last_s: f64, late_s: f64) -> bool {
 /// Where ranks meet if to issue is to meet: after the last collective that most steps
 /// have, or at the end of backward if none is seen. A loop without either meets nobody knows where.
 fn issued_cut(steps: &DeliveredSteps<'_>, ranks: usize) -> Cut {
+    let goes_back = |piece: &RankStep| {
+        let mut segments = piece.segments.iter();
+        segments.any(|segment| segment.ending == Ending::Mark(MarkKind::BackwardEnd))
+    };
+    match cuts_behind_issues(steps).pop() {
+        Some(cut) => cut,
+        None if ranks > 1 && steps.whole_pieces().any(goes_back) => {
+            Cut::After(MarkKind::BackwardEnd)
+        }
+        None => Cut::Data,
+    }
+}
+
+/// Cuts at the end of each stretch in which most steps issue collectives, in the order of the cycle.
+fn cuts_behind_issues(steps: &DeliveredSteps<'_>) -> Vec<Cut> {
     // Mark kinds that end a stretch with collectives, with their last place in the cycle.
     let mut seen: BTreeMap<u8, (MarkKind, usize, usize, bool)> = BTreeMap::new();
-    let mut goes_back = false;
     for piece in steps.whole_pieces() {
         let mut issued = false;
         let mut here: BTreeMap<u8, (MarkKind, usize, bool)> = BTreeMap::new();
@@ -479,7 +525,6 @@ fn issued_cut(steps: &DeliveredSteps<'_>, ranks: usize) -> Cut {
             match segment.ending {
                 Ending::Issue { op, .. } => issued |= !op.is_point_to_point(),
                 Ending::Mark(kind) => {
-                    goes_back |= kind == MarkKind::BackwardEnd;
                     if issued {
                         let last = at + 1 == piece.segments.len();
                         here.insert(kind as u8, (kind, at, last));
@@ -496,17 +541,16 @@ fn issued_cut(steps: &DeliveredSteps<'_>, ranks: usize) -> Cut {
         }
     }
     let needed = REGULAR_SHARE * steps.steps.len() as f64;
-    let last = seen
+    let mut regular: Vec<_> = seen
         .into_values()
         .filter(|(_, count, ..)| *count as f64 >= needed)
-        .max_by_key(|(_, _, place, _)| *place);
-    match last {
+        .collect();
+    regular.sort_by_key(|(_, _, place, _)| *place);
+    let cuts = regular.into_iter().map(|(kind, _, _, last)| {
         // What ends the last segment belongs to the next step.
-        Some((_, _, _, true)) => Cut::Data,
-        Some((kind, ..)) => Cut::After(kind),
-        None if goes_back && ranks > 1 => Cut::After(MarkKind::BackwardEnd),
-        None => Cut::Data,
-    }
+        if last { Cut::Data } else { Cut::After(kind) }
+    });
+    cuts.collect()
 }
 
 #[cfg(test)]
@@ -521,9 +565,13 @@ mod tests {
 
     /// Steps of ranks that take these milliseconds until each mark.
     fn job_steps(took_ms: &[Vec<[u64; 7]>]) -> Vec<JobStep> {
+        steps_of(["D0", "D1", "F0", "B0", "K", "B1", "O1"], took_ms)
+    }
+
+    /// The same with these marks.
+    fn steps_of(marks: [&str; 7], took_ms: &[Vec<[u64; 7]>]) -> Vec<JobStep> {
         let mut steps: Vec<JobStep> = Vec::new();
         for (rank, took_ms) in (0..).zip(took_ms) {
-            let marks = ["D0", "D1", "F0", "B0", "K", "B1", "O1"];
             let words = took_ms.iter().flat_map(|took_ms| marks.iter().zip(took_ms));
             let text: Vec<String> = words.map(|(word, ms)| format!("{word}+{ms}")).collect();
             for (step, piece) in testkit::steps(&text.join(" ")).into_iter().enumerate() {
@@ -591,6 +639,41 @@ mod tests {
             prop_assert_eq!(chosen.cut, Cut::After(MarkKind::BackwardEnd));
             prop_assert!(!chosen.runs_ahead);
         }
+    }
+
+    /// Two tensor-parallel ranks, one of them half as fast, wait behind each collective at once. At the
+    /// end of the backward pass, which holds the last one, they are apart.
+    #[test]
+    fn devices_that_wait_in_the_forward_pass_are_seen_to_meet_behind_it() {
+        let (mut at_ms, mut took_ms) = ([0; 2], vec![Vec::new(); 2]);
+        for step in 0..24 {
+            let noise_ms = |rank: u64, place: u64| (step * 7 + rank * 5 + place * 3) % 4;
+            let mut took_here = [[0; 7]; 2];
+            let mut arrived_ms = 0;
+            for place in 0..7 {
+                for (rank, at_ms) in (0..).zip(&mut at_ms) {
+                    let own_ms = [1, 1, 40, 5, 60, 60, 30][place as usize] * (rank + 1);
+                    // Behind the collectives, the third and the fifth, the last is waited for.
+                    let from_ms = if place == 3 || place == 5 {
+                        arrived_ms
+                    } else {
+                        *at_ms
+                    };
+                    let left_ms = from_ms + own_ms + noise_ms(rank, place);
+                    took_here[rank as usize][place as usize] = left_ms - *at_ms;
+                    *at_ms = left_ms;
+                }
+                arrived_ms = at_ms[0].max(at_ms[1]);
+            }
+            for (took_ms, here) in took_ms.iter_mut().zip(took_here) {
+                took_ms.push(here);
+            }
+        }
+        let steps = steps_of(["D0", "D1", "K", "B0", "K", "B1", "O1"], &took_ms);
+        let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1]);
+        let chosen = choose_device_cut(&steps);
+        assert_eq!(chosen.cut, Cut::After(MarkKind::BackwardBegin));
+        assert_eq!(chosen.meeting, Meeting::Seen);
     }
 
     #[test]

@@ -40,6 +40,29 @@ fn who_is_late_in_jobs_of_other_frameworks_is_charged_what_that_costs() {
     }
 }
 
+/// Three ranks average their weights in every eighth step, in which two of them wait for all that the
+/// third fell behind since.
+#[test]
+fn who_waits_in_every_eighth_step_is_not_named() {
+    for (recording, true_ms) in [("every_eighth_device", 32.8), ("every_eighth_loader", 10.8)] {
+        let verdict = verdict(recording);
+        let named = verdict.incidents.iter().map(|it| &it.subject.ranks[..]);
+        assert!(!verdict.incidents.is_empty(), "{recording}");
+        assert!(
+            named.into_iter().all(|ranks| ranks == [1]),
+            "{:#?}",
+            verdict.incidents
+        );
+        let cost_s: f64 = verdict.incidents.iter().map(|it| it.cost_s).sum();
+        let charged_ms = cost_s * 1e3 / verdict.job.analysed_steps as f64;
+        let ratio = charged_ms / true_ms;
+        assert!(
+            (0.7..=1.1).contains(&ratio),
+            "{recording}: charged {ratio:.2} of it"
+        );
+    }
+}
+
 /// The loss is read before the optimizer, and both are callbacks.
 #[test]
 fn a_rank_that_pauses_behind_its_optimizer_now_and_then_is_named() {

@@ -51,6 +51,27 @@ fn slow_blocks_of_a_device_are_named_as_the_devices() {
     );
 }
 
+/// Two tensor-parallel ranks wait for each other within their passes, and are apart between these.
+#[test]
+fn a_slow_device_of_a_tensor_group_is_named() {
+    let verdict = verdict_on("tensor_device", |_| true);
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    let subject = &incident.subject;
+    assert_eq!(
+        (&subject.ranks[..], subject.side),
+        (&[1][..], Some(Side::Device)),
+        "{}",
+        incident.text
+    );
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!(
+        (25.0..36.0).contains(&charged_ms),
+        "{charged_ms} ms of 28.1"
+    );
+}
+
 #[test]
 fn a_pipeline_of_devices_is_healthy_before_one_of_them_is_slow() {
     let verdict = verdict(|input| match input {
