@@ -20,9 +20,15 @@ pub fn straggler(
         found: Box::new(found.clone()),
         first_step,
     };
+    let most = found.ranks.len() > 1 && found.ranks.len() * 2 > context.seen.len();
     Finding {
         // Flows cost seconds of operations, not a share of steps: severity by share does not apply.
-        severity: Severity::Warning,
+        // What holds for most ranks accuses none of them.
+        severity: if most {
+            Severity::Info
+        } else {
+            Severity::Warning
+        },
         open,
         subject: Subject {
             ranks: found.ranks.clone(),
