@@ -82,8 +82,8 @@ struct TimedIteration {
     done: RankIteration,
     /// Of each block the least and the most of it for which the host may have held the device up.
     held_s: Vec<[f64; 2]>,
-    /// What the host took to launch the blocks.
-    launched_s: f64,
+    /// What the host took to launch the blocks of each pass.
+    launched_s: BTreeMap<Pass, f64>,
 }
 
 /// What a block usually takes, and for how long of it its host may hold the device up.
@@ -186,10 +186,12 @@ impl DeviceWatch {
                 } = *part_of(&parts, rank, done).filter(|it| it.is_known)?;
                 Some([usual_s + more_s, usual_s])
             });
-        let launched_s = timed
-            .iter()
-            .map(|(rank, timed)| (*rank, timed.launched_s))
-            .collect();
+        let mut launched_s: BTreeMap<Pass, BTreeMap<u32, f64>> = BTreeMap::new();
+        for (rank, timed) in timed {
+            for (pass, took_s) in &timed.launched_s {
+                launched_s.entry(*pass).or_default().insert(*rank, *took_s);
+            }
+        }
         let late_hosts = self.launches.take(&launched_s);
         let by_work = by_work.map(|held| HeldUp {
             // The judge sees what is left of blocks without their devices: to it iterations with
@@ -454,7 +456,8 @@ fn iterations(blocks: &[DeviceBlock]) -> Vec<TimedIteration> {
         });
         timed.done.ended_ns = ended_ns;
         timed.held_s.push(block.held_s());
-        timed.launched_s += end.host.seconds_since(begin.host);
+        let launched_s = timed.launched_s.entry(place.pass).or_default();
+        *launched_s += end.host.seconds_since(begin.host);
     }
     found
 }

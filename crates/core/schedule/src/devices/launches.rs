@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::Pass;
+
 use super::level::Level;
 use crate::judge::SCATTERS;
 
@@ -17,23 +19,39 @@ const SCATTER_QUANTILE: f64 = 0.9;
 /// Ours: docs/math/device.md.
 #[derive(Debug, Default)]
 pub(super) struct Launches {
+    /// Passes apart: a launch waits at a full queue in one of them, and hides what another takes.
+    of_passes: BTreeMap<Pass, PassLaunches>,
+}
+
+/// The same of one pass.
+#[derive(Debug, Default)]
+struct PassLaunches {
     of_ranks: BTreeMap<u32, Level>,
 }
 
 impl Launches {
-    /// Takes what the hosts of an iteration took, in seconds. The ranks whose hosts took longer than
-    /// they usually do, by more than the others at the same time and than launches scatter.
-    pub(super) fn take(&mut self, took_s: &BTreeMap<u32, f64>) -> BTreeSet<u32> {
-        let late = self.late(took_s);
+    /// Takes what the hosts of an iteration took for each pass, in seconds by rank. The ranks whose
+    /// hosts took longer than they usually do, by more than the others at the same time and than
+    /// launches scatter.
+    pub(super) fn take(&mut self, took_s: &BTreeMap<Pass, BTreeMap<u32, f64>>) -> BTreeSet<u32> {
+        let mut late = BTreeSet::new();
+        for (pass, took_s) in took_s {
+            late.extend(self.of_passes.entry(*pass).or_default().late(took_s));
+        }
         // What a late host takes is not usual; the others are compared with it in this iteration.
         if late.is_empty() {
-            for (rank, took_s) in took_s {
-                self.of_ranks.entry(*rank).or_default().learn(*took_s);
+            for (pass, took_s) in took_s {
+                let of_pass = self.of_passes.entry(*pass).or_default();
+                for (rank, took_s) in took_s {
+                    of_pass.of_ranks.entry(*rank).or_default().learn(*took_s);
+                }
             }
         }
         late
     }
+}
 
+impl PassLaunches {
     fn late(&self, took_s: &BTreeMap<u32, f64>) -> BTreeSet<u32> {
         let beyond_s: Option<Vec<f64>> = took_s
             .iter()

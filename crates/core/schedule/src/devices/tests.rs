@@ -135,6 +135,22 @@ fn a_host_that_holds_its_device_up_is_distinguished_from_it() {
     }
 }
 
+/// Hosts wait at full queues where they launch backward passes, in some steps, for longer than rank 2
+/// takes in its forward passes.
+#[test]
+fn a_host_that_is_late_in_a_pass_is_named_whatever_launches_of_another_wait() {
+    let [devices, _] = watch_launches(sampled(), |step, rank, block| {
+        if block.pass == Pass::Backward {
+            return [0, 0, u64::from((step + rank) % 3 == 0) * 30];
+        }
+        let late_ms = u64::from(step >= 40 && rank == 2) * 20;
+        [late_ms, late_ms, late_ms]
+    });
+    let named = devices.iter().flat_map(|held| &held.causes);
+    let named: BTreeSet<u32> = named.map(|(rank, _)| *rank).collect();
+    assert_eq!(named, BTreeSet::from([2]));
+}
+
 #[test]
 fn what_is_slow_everywhere_is_nobodys_fault() {
     let three_times = |block: PipelineBlock| match block.pass {
