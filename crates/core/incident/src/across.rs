@@ -185,6 +185,7 @@ impl AcrossRoles {
             .map(|((rank, _, [own_s, _]), others_s)| UnlikeDevice {
                 rank: *rank,
                 stage: context.names.name(StageId::OPTIMIZER).to_owned(),
+                side: Side::Device,
                 took_s: *own_s,
                 others_s,
             })

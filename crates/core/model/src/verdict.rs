@@ -179,7 +179,9 @@ pub struct UnlikeDevice {
     pub rank: u32,
     /// Where it takes longer.
     pub stage: String,
-    /// Seconds that it takes there in a step.
+    /// Whether it does so by itself, or because its host holds it up.
+    pub side: Side,
+    /// Seconds that it takes there in a step by itself, or for which its host holds it up.
     pub took_s: f64,
     /// Those of other roles.
     pub others_s: f64,

@@ -1,6 +1,6 @@
 //! What stands beside the incidents of a verdict.
 
-use model::{CallLogNote, DevicesSeen, ReadBackSummary, UnlikeDevice, VerdictNote};
+use model::{CallLogNote, DevicesSeen, ReadBackSummary, Side, UnlikeDevice, VerdictNote};
 
 use crate::words::{duration, its, of, percent, who};
 use crate::{network, pipeline, source_note};
@@ -234,15 +234,19 @@ fn read_back(of_line: &ReadBackSummary) -> String {
 }
 
 fn unlike_device(device: &UnlikeDevice) -> String {
-    format!(
-        "rank {}'s device takes {} of a step in {}, devices of other roles take {}: either its role \
-         has more work or the device is slow; swap the devices of two ranks, and check whether the \
-         difference moves with the device",
-        device.rank,
-        duration(device.took_s),
-        device.stage,
-        duration(device.others_s),
-    )
+    let UnlikeDevice { rank, stage, .. } = device;
+    let [took, others] = [device.took_s, device.others_s].map(duration);
+    match device.side {
+        Side::Device => format!(
+            "rank {rank}'s device takes {took} of a step in {stage}, devices of other roles take \
+             {others}: either its role has more work or the device is slow; swap the devices of two \
+             ranks, and check whether the difference moves with the device"
+        ),
+        Side::Host => format!(
+            "rank {rank}'s device waits for its host for {took} of a step in {stage}, devices of other \
+             roles for {others}: either its role has more to launch or the host is slow; profile both"
+        ),
+    }
 }
 
 fn silent_wait(per_step: f64, idle_share_max: f64) -> String {

@@ -6,7 +6,7 @@ mod steady;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{BlockPlace, BlockTime, Pass};
+use model::{BlockPlace, BlockTime, Pass, Side};
 
 use crate::judge::{
     Done, HeldUp, Judge, Measure, PipelineRanks, PlaceKey, RankIteration, key_of_place,
@@ -34,6 +34,26 @@ pub struct DeviceBlock {
     pub begin: BlockTime,
     /// When it was done with it.
     pub end: BlockTime,
+}
+
+/// Times what other hosts take to launch a pass from which a host is unlike them. Ours: the last
+/// stage, which launches the loss as well and whose queue is empty, takes almost twice as long.
+const LAUNCH_TIMES: f64 = 2.5;
+
+/// A device that takes longer for a pass than those of other ranks of its pipeline, and always did: its
+/// stage of the model may ask for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UnlikeStage {
+    /// The rank.
+    pub rank: u32,
+    /// The pass.
+    pub pass: Pass,
+    /// Whether it takes longer by itself, or because its host holds it up.
+    pub side: Side,
+    /// Seconds that it takes in an iteration by itself, or for which its host holds it up.
+    pub took_s: f64,
+    /// Those of the others, at most.
+    pub others_s: f64,
 }
 
 /// Follows the pipelines of a job by what blocks take on its devices.
@@ -155,6 +175,18 @@ impl DeviceWatch {
             found.extend(self.look(&timed, &pipelines));
         }
         found
+    }
+
+    /// Devices that take longer for a pass than those of other ranks, and always did, by at least
+    /// `share_min` of an iteration. One that its host holds up is one if that takes several times as
+    /// long to launch the pass.
+    pub fn unlike(&self, share_min: f64) -> Vec<UnlikeStage> {
+        let mut unlike = self.steady.unlike(share_min);
+        unlike.retain(|it| {
+            let launches = || self.launches.times_others(it.rank, it.pass);
+            it.side == Side::Device || launches().is_some_and(|times| times >= LAUNCH_TIMES)
+        });
+        unlike
     }
 
     /// The sampled steps that were looked at since the last call.
@@ -386,15 +418,15 @@ fn all_by_devices(held: &mut HeldUp) {
     }
 }
 
-/// What devices took for the blocks of each pass, less the most for which their hosts may have held
-/// them up, and with all of it.
+/// What devices took for the blocks of each pass.
 fn own_times(timed: &BTreeMap<u32, TimedIteration>) -> OwnTimes {
     let mut own_s = OwnTimes::new();
     for (rank, timed) in timed {
-        for (done, [_, held_most_s]) in timed.done.blocks.iter().zip(&timed.held_s) {
-            let [least_s, most_s] = own_s.entry((*rank, done.key.1)).or_default();
-            *least_s += done.took_s() - held_most_s;
-            *most_s += done.took_s();
+        for (done, [held_least_s, held_most_s]) in timed.done.blocks.iter().zip(&timed.held_s) {
+            let own = own_s.entry((*rank, done.key.1)).or_default();
+            own.least_s += done.took_s() - held_most_s;
+            own.most_s += done.took_s();
+            own.held_s += held_least_s;
         }
     }
     own_s

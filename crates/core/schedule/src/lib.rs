@@ -57,7 +57,7 @@ mod shape;
 mod watch;
 
 pub use calls::{Call, Gap, Lane, RankCalls, Unit};
-pub use devices::{DeviceBlock, DeviceWatch};
+pub use devices::{DeviceBlock, DeviceWatch, UnlikeStage};
 pub use diagnosis::{Diagnosis, Networked, Partial, diagnose};
 pub(crate) use expectation::Expectation;
 pub use graph::{Circular, Graph, Timing};

@@ -6,10 +6,11 @@ use diagnosis::Detector;
 use incident::{IncidentSettings, Looked, SlowBlocks, absorbed, halted};
 use model::{
     AbsorbedBlock, Announcement, BlockPlace, BlockTime, Claim, CollectiveIssue, CollectiveOp,
-    Event, Fact, Finding, Input, JobContext, Mark, RankNs, Standstill,
+    Event, Fact, Finding, Input, JobContext, Mark, Pass, RankNs, StageId, Standstill, UnlikeDevice,
 };
 use schedule::{
-    DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Watch, Worked, holding_up,
+    DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, UnlikeStage, Watch, Worked,
+    holding_up,
 };
 
 /// Ranks and stages of which it is kept that they held up their pipelines: those that did last, and the
@@ -305,6 +306,28 @@ impl Pipelines {
     /// What a rank worked in its blocks about these steps, beside its copies in other pipelines.
     pub(crate) fn own_work(&self, rank: u32, steps: &RangeInclusive<u64>) -> Option<Worked> {
         self.watch.own_work(rank, steps)
+    }
+
+    /// Devices that take longer for a pass than those of other stages, and always did.
+    pub(crate) fn unlike_devices(&self, context: JobContext<'_>) -> Vec<UnlikeDevice> {
+        let unlike = self
+            .devices
+            .unlike(self.settings.steady_share_min)
+            .into_iter();
+        let device = |it: UnlikeStage| UnlikeDevice {
+            rank: it.rank,
+            stage: context
+                .names
+                .name(match it.pass {
+                    Pass::Forward => StageId::FORWARD,
+                    Pass::Backward | Pass::Weight => StageId::BACKWARD,
+                })
+                .to_owned(),
+            side: it.side,
+            took_s: it.took_s,
+            others_s: it.others_s,
+        };
+        unlike.map(device).collect()
     }
 
     /// Slow blocks nobody had to wait for.

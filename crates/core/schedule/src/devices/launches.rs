@@ -49,6 +49,14 @@ impl Launches {
         }
         late
     }
+
+    /// How many times as long as the others a host usually takes to launch a pass.
+    pub(super) fn times_others(&self, rank: u32, pass: Pass) -> Option<f64> {
+        let of_ranks = &self.of_passes.get(&pass)?.of_ranks;
+        let others = of_ranks.iter().filter(|(other, _)| **other != rank);
+        let mut others_s: Vec<f64> = others.filter_map(|(_, level)| level.known()).collect();
+        Some(of_ranks.get(&rank)?.known()? / model::median(&mut others_s)?)
+    }
 }
 
 impl PassLaunches {

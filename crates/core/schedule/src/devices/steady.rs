@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use model::{Pass, median, medians_of_others};
+use model::{Pass, Side, median, medians_of_others};
 
-use super::OWN_SHARE;
 use super::level::Level;
+use super::{OWN_SHARE, UnlikeStage};
 use crate::judge::{HeldUp, REAL_SHARE, SCATTERS};
 
 /// Sampled iterations that are looked at together. Two runs of sampled steps have as many.
@@ -15,6 +15,9 @@ const STRUCK_MIN: usize = 6;
 /// Part of the usual by which it must be slower at least. Ours: clocks of equal devices differ by
 /// less.
 const LEAST_SHARE: f64 = 0.125;
+/// Part of what devices of other ranks take for a pass by which one takes longer that is not like
+/// them. Ours: stages of a model are divided as evenly as its layers allow.
+const UNLIKE_SHARE: f64 = 0.25;
 /// Part of what struck iterations usually lose from which one is of the same cause. Ours.
 const SAME_CAUSE_SHARE: f64 = 0.5;
 
@@ -35,6 +38,9 @@ pub(super) struct Steady {
 struct Followed {
     /// The most that it took by itself in iterations that were not struck.
     usual_s: Level,
+    /// The least, and for how long its host held it up at least.
+    least_s: Level,
+    held_s: Level,
     /// The latest iterations: what those that were struck lost, if that is yet to be reported.
     recent: VecDeque<Option<Struck>>,
 }
@@ -46,14 +52,25 @@ pub(super) struct Struck {
     pub(super) is_reported: bool,
 }
 
-/// What a device took by itself for the blocks of a pass in an iteration: at least and at most.
-pub(super) type OwnTimes = BTreeMap<(u32, Pass), [f64; 2]>;
+/// What devices took for the blocks of each pass in an iteration.
+pub(super) type OwnTimes = BTreeMap<(u32, Pass), OwnTime>;
+
+/// What a device took for the blocks of a pass, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "the unit")]
+pub(super) struct OwnTime {
+    /// By itself, at least and at most.
+    pub(super) least_s: f64,
+    pub(super) most_s: f64,
+    /// For how long of it its host held it up, at least.
+    pub(super) held_s: f64,
+}
 
 impl Steady {
     /// By what factor devices are slower than usual in passes, those that are.
     pub(super) fn slower(&self, own_s: &OwnTimes) -> BTreeMap<(u32, Pass), f64> {
         let mut by_pass: BTreeMap<Pass, Vec<(u32, f64)>> = BTreeMap::new();
-        for ((rank, pass), [least_s, _]) in own_s {
+        for ((rank, pass), OwnTime { least_s, .. }) in own_s {
             let followed = self.of_passes.get(&(*rank, *pass));
             if let Some(usual_s) = followed.and_then(|it| it.usual_s.known()) {
                 // The least of now beside the usual most: that a host holds its device up for longer
@@ -80,6 +97,51 @@ impl Steady {
         self.spans_s.usual()
     }
 
+    /// Devices that always took longer for a pass than those of other ranks, by themselves or because
+    /// their hosts held them up, if that is more than `share_min` of what iterations take.
+    pub(super) fn unlike(&self, share_min: f64) -> Vec<UnlikeStage> {
+        let Some(span_s) = self.usual_span_s() else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for pass in Pass::ALL {
+            let followed = self.of_passes.iter().filter(|((_, of), _)| *of == pass);
+            let known: Vec<(u32, OwnTime)> = followed
+                .filter_map(|((rank, _), it)| Some((*rank, it.usual()?)))
+                .collect();
+            // Without another rank there is nothing to be unlike.
+            if known.len() < 2 {
+                continue;
+            }
+            let all = |of: fn(&OwnTime) -> f64| known.iter().map(|(_, it)| of(it)).collect();
+            // The least of one beside the most of the others.
+            let sides: [(Side, Vec<f64>, Vec<f64>); 2] = [
+                (Side::Device, all(|it| it.least_s), all(|it| it.most_s)),
+                (
+                    Side::Host,
+                    all(|it| it.held_s),
+                    all(|it| it.most_s - it.least_s),
+                ),
+            ];
+            for (side, own_s, most_s) in sides {
+                let ranks = known.iter().map(|(rank, _)| *rank);
+                for ((rank, took_s), others_s) in ranks.zip(own_s).zip(medians_of_others(&most_s)) {
+                    let least_s = (UNLIKE_SHARE * others_s).max(share_min * span_s);
+                    if took_s - others_s >= least_s {
+                        found.push(UnlikeStage {
+                            rank,
+                            pass,
+                            side,
+                            took_s,
+                            others_s,
+                        });
+                    }
+                }
+            }
+        }
+        found
+    }
+
     /// Takes an iteration: what devices took, what all of it took, and what was lost to those that
     /// were slower. What is known now to be no hiccup, of this iteration and of those before.
     pub(super) fn take(
@@ -94,11 +156,13 @@ impl Steady {
         }
         let usual_s = self.usual_span_s().unwrap_or(span_s);
         let mut found = Vec::new();
-        for (key, [_, most_s]) in own_s {
+        for (key, own) in own_s {
             let followed = self.of_passes.entry(*key).or_default();
             let struck = lost.remove(key);
             if struck.is_none() {
-                followed.usual_s.learn(*most_s);
+                followed.usual_s.learn(own.most_s);
+                followed.least_s.learn(own.least_s);
+                followed.held_s.learn(own.held_s);
             }
             if followed.recent.len() == RECENT {
                 followed.recent.pop_front();
@@ -117,6 +181,15 @@ impl Steady {
 }
 
 impl Followed {
+    /// What the device usually takes.
+    fn usual(&self) -> Option<OwnTime> {
+        Some(OwnTime {
+            least_s: self.least_s.known()?,
+            most_s: self.usual_s.known()?,
+            held_s: self.held_s.known()?,
+        })
+    }
+
     /// What it must be slower by at least, as a part of the usual.
     fn least_growth(&self) -> Option<f64> {
         let usual_s = self.usual_s.known()?;

@@ -27,6 +27,14 @@ fn watch_launches(
     steps: impl IntoIterator<Item = u32>,
     extra: impl Fn(u32, u32, PipelineBlock) -> [u64; 3],
 ) -> [Vec<HeldUp>; 2] {
+    watched(steps, extra).0
+}
+
+/// The same with who watches devices.
+fn watched(
+    steps: impl IntoIterator<Item = u32>,
+    extra: impl Fn(u32, u32, PipelineBlock) -> [u64; 3],
+) -> ([Vec<HeldUp>; 2], DeviceWatch) {
     let settings = ScheduleSettings::default();
     let mut hosts = Watch::new(settings.clone());
     let mut devices = DeviceWatch::new(settings);
@@ -81,7 +89,7 @@ fn watch_launches(
         }
     }
     assert!(hosts.is_ahead());
-    found
+    (found, devices)
 }
 
 fn sampled() -> impl Iterator<Item = u32> {
@@ -132,6 +140,63 @@ fn a_host_that_holds_its_device_up_is_distinguished_from_it() {
         let [least_s, most_s] = slow.host_s.unwrap();
         assert_eq!(*rank, 1);
         assert!(least_s > 0.055 && most_s < 0.057, "{slow:?}");
+    }
+}
+
+/// What is slow from the first step on may be the stage's work: no rank is named for it.
+#[test]
+fn devices_that_always_took_longer_than_others_are_unlike_them() {
+    let slow = |block: PipelineBlock| u64::from(block.pass == Pass::Forward) * 10;
+    let (found, devices) = watched(sampled(), |_, rank, block| {
+        [u64::from(rank == 1) * slow(block), 0, 0]
+    });
+    assert_eq!(found, [[], []]);
+    let unlike = |rank, side, took_s, others_s| UnlikeStage {
+        rank,
+        pass: Pass::Forward,
+        side,
+        took_s,
+        others_s,
+    };
+    // Four microbatches of 20 ms instead of 10. The last stage has more to do, which is not told apart.
+    let of_loss = [
+        unlike(3, Side::Device, 0.06, 0.04),
+        UnlikeStage {
+            pass: Pass::Backward,
+            ..unlike(3, Side::Device, 0.1, 0.08)
+        },
+    ];
+    let but_loss = |devices: &DeviceWatch| {
+        let mut found = devices
+            .unlike(0.05)
+            .into_iter()
+            .map(rounded)
+            .collect::<Vec<_>>();
+        found.retain(|it| !of_loss.contains(it));
+        found
+    };
+    assert_eq!(but_loss(&devices), [unlike(1, Side::Device, 0.08, 0.04)]);
+    let (found, devices) = watched(sampled(), |_, rank, block| {
+        [u64::from(rank == 1) * slow(block); 3]
+    });
+    assert_eq!(found, [[], []]);
+    assert_eq!(but_loss(&devices), [unlike(1, Side::Host, 0.04, 0.0)]);
+    // A device that waits for a host that does not take longer may do so for many reasons.
+    let (_, devices) = watched(sampled(), |_, rank, block| {
+        let held_ms = u64::from(rank == 1) * slow(block);
+        [held_ms, held_ms, 0]
+    });
+    assert_eq!(but_loss(&devices), []);
+    assert_eq!(but_loss(&watched(sampled(), |_, _, _| [0; 3]).1), []);
+}
+
+fn rounded(unlike: UnlikeStage) -> UnlikeStage {
+    let [took_s, others_s] =
+        [unlike.took_s, unlike.others_s].map(|seconds| (seconds * 1e3).round() * 1e-3);
+    UnlikeStage {
+        took_s,
+        others_s,
+        ..unlike
     }
 }
 

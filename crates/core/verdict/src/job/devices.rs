@@ -103,7 +103,9 @@ impl Job {
     /// Devices that take longer than those of other roles from the first step on, which their parts of
     /// the model may ask for.
     pub(super) fn unlike_devices(&self) -> Vec<UnlikeDevice> {
-        self.detectors.stages.unlike_devices(self.context())
+        let mut unlike = self.detectors.stages.unlike_devices(self.context());
+        unlike.extend(self.detectors.pipelines.unlike_devices(self.context()));
+        unlike
     }
 
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.
