@@ -47,6 +47,8 @@ def watch(torch, is_sampled, issued):
 
     :param is_sampled: Whether this is a sampled step, in which the device is marked.
     """
+    if not hasattr(getattr(torch, "compiler", None), "is_compiling"):
+        return
     c10d = torch.distributed.distributed_c10d
 
     def name_of(args, kwargs):

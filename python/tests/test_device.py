@@ -47,6 +47,15 @@ def test_a_slow_device_is_told_from_a_slow_host(tmp_path):
     assert 0.8 * min(longer[:2]) < late < 1.3 * max(longer)
 
 
+@pytest.mark.parametrize("hooks", ["0", "1"])
+def test_a_slow_device_of_a_tensor_group_is_named(hooks):
+    command = forked(JOBS / "tensor_device.py", ranks=2)
+    outcome = laggard("run", "--json", "--", *command, FACTOR="3", LAGGARD_HOOKS=hooks)
+    first = outcome.verdict["incidents"][0]
+    assert (first["subject"]["ranks"], first["subject"]["side"]) == ([1], "device"), first["text"]
+    assert all(one["subject"]["ranks"] == [1] for one in outcome.verdict["incidents"])
+
+
 @matrix
 @pytest.mark.parametrize("read", ["after", "before", "ten", "never"])
 @pytest.mark.parametrize("fault", [*FAULTS, "none", "all_slow"])

@@ -689,6 +689,22 @@ def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):
     assert done is True
 
 
+def test_without_hooks_collectives_of_scripts_can_be_compiled(python):
+    script = """
+    import json
+    import laggard, torch, torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    @torch.compile(backend="eager", fullgraph=True)
+    def reduced(x):
+        dist.all_reduce(x)
+        return functional.all_reduce(x, "sum", dist.group.WORLD) + 1
+    watched = [hasattr(it.all_reduce, "__wrapped__") for it in (dist, functional)]
+    print(json.dumps([watched, reduced(torch.ones(2)).tolist()]))
+    """
+    assert python(script, LAGGARD_HOOKS="0") == [[True, True], [2.0, 2.0]]
+
+
 @pytest.mark.parametrize(("theirs", "used"), [({}, "2000"), ({"TORCH_FR_BUFFER_SIZE": "0"}, "0")])
 def test_without_hooks_the_flight_recorder_is_switched_on(theirs, used, python):
     script = """

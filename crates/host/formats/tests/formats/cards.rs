@@ -127,6 +127,36 @@ fn who_is_late_is_named_and_charged_what_it_costs() {
     }
 }
 
+/// Of two tensor-parallel ranks the one whose kernels take twice as long. The other one takes as long in
+/// its passes, as it waits there.
+#[test]
+fn who_waits_in_a_tensor_parallel_pass_is_not_named() {
+    let verdict = verdict("tensor_device");
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    let subject = &incident.subject;
+    assert_eq!(
+        (&subject.ranks[..], subject.side),
+        (&[1][..], Some(Side::Device))
+    );
+    let ratio = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64 / 30.7;
+    assert!((0.8..=1.1).contains(&ratio), "charged {ratio:.2} of it");
+}
+
+/// Three ranks, of which one runs in a loop for ever; those that read back wait for it on the host.
+#[test]
+fn a_host_that_never_comes_back_is_named_though_others_run_ahead() {
+    let verdict = verdict("spin");
+    let hang = &verdict.incidents[0];
+    assert_eq!(
+        (hang.kind, &hang.subject.ranks[..]),
+        (IncidentKind::Hang, &[1][..])
+    );
+    let said = "rank 1 never entered COLLECTIVE #124 of group default (ranks 0,2 wait in it)";
+    assert!(hang.text.contains(said), "{}", hang.text);
+}
+
 #[test]
 fn a_healthy_job_that_never_reads_back_is_healthy() {
     let verdict = verdict("healthy_never");
