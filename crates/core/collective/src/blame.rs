@@ -261,9 +261,9 @@ impl Communication {
         }
         // Devices that run behind their hosts are all late to what these enqueue: where most are, none
         // stands out.
-        let most = culprits.len() * 2 > self.ranks.len()
+        let are_most = culprits.len() * 2 > self.ranks.len()
             || wait.entered.iter().all(|rank| culprits.contains(rank));
-        if cause.is_of_gpu() && culprits.len() > 1 && most {
+        if cause.is_of_gpu() && culprits.len() > 1 && are_most {
             return None;
         }
         let slow = blame

@@ -124,7 +124,7 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> 
 /// are issued. That cut is preferred if much more lateness vanishes there.
 ///
 /// # Source
-/// Ours: docs/math/meetings.md.
+/// Ours: docs/math/device.md.
 pub(crate) fn choose_device_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let chosen = choose_cut(steps, &mut OwnClocks::default());
