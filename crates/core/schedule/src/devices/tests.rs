@@ -158,7 +158,8 @@ fn devices_that_always_took_longer_than_others_are_unlike_them() {
         took_s,
         others_s,
     };
-    // Four microbatches of 20 ms instead of 10. The last stage has more to do, which is not told apart.
+    // Four microbatches of 20 ms instead of 10. The last stage has more to do, and looks
+    // like a slow device.
     let of_loss = [
         unlike(3, Side::Device, 0.06, 0.04),
         UnlikeStage {
