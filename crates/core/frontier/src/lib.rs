@@ -44,6 +44,7 @@ mod baseline;
 mod gates;
 mod label;
 mod localise;
+mod partial;
 mod peers;
 mod queues;
 mod replay;

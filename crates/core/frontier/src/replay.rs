@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 
 use model::{Block, Boundary, Growth, Meeting, StageId, Sync, Window};
 
+use crate::partial::waiting_groups;
+
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
 const START_SKEW_S: f64 = 2e-3;
@@ -323,12 +325,41 @@ pub fn join_where_seen(window: &mut Window) {
 }
 
 /// The same of devices, which also wait for each other where one needs at once what a collective
-/// brings: behind the issues at which they are seen to wait for the last one.
+/// brings: behind the issues at which they are seen to wait for the last one. Of a collective that nobody
+/// recorded, only some may wait.
 ///
 /// # Source
 /// Ours: docs/math/meetings.md.
 pub fn join_devices_where_seen(window: &mut Window) {
     join(window, awaited);
+    for block in &mut window.blocks {
+        join_some(block);
+    }
+}
+
+/// Joins ranks of a block where only some of them wait.
+fn join_some(block: &mut Block) {
+    // Where communicators divide the job it is not known which of them a wait is for.
+    if block.groups.is_some() {
+        return;
+    }
+    let ranks = block.ranks;
+    let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, ranks)).collect();
+    let mut boundaries = block.boundaries.to_vec();
+    let mut groups = vec![0; boundaries.len() * ranks];
+    for at in 0..boundaries.len().saturating_sub(1) {
+        if boundaries[at].sync != Sync::None || boundaries[at + 1].stage == StageId::DATA {
+            continue;
+        }
+        if let Some(joined) = waiting_groups(block, &rows, at) {
+            boundaries[at].sync = Sync::Assumed;
+            groups[at * ranks..(at + 1) * ranks].copy_from_slice(&joined);
+        }
+    }
+    if groups.iter().any(|group| *group != 0) {
+        block.groups = Some(groups.into());
+    }
+    block.boundaries = boundaries.into();
 }
 
 /// `awaited` says behind which boundaries of a block ranks wait although they do not come together.

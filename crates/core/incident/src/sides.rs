@@ -184,9 +184,11 @@ impl DeviceAccount {
         self.charge(faults, steps)
     }
 
-    /// Leaves out ranks that take longer now and then where they wait for one that is late in each
-    /// step. Where ranks do not meet in each step, it falls behind until they do, and the others then
-    /// wait for all of that at once.
+    /// Leaves out who may as well wait for one that is late in each step, where ranks do not meet in
+    /// each step: those that take longer now and then, as it falls behind until they meet and the others
+    /// then wait for all of that at once; and those that are late elsewhere in each step by less, or that
+    /// are most of the ranks, as where each hands its work on to the next. What the latter seem to cost is
+    /// what they wait.
     fn leave_out_waits(&self, faults: &mut Vec<Fault>) {
         if self.sampled.window.meeting != Meeting::Unseen {
             return;
@@ -194,20 +196,32 @@ impl DeviceAccount {
         let lost_s = |fault: &Fault| fault.lateness_s * fault.strikes.len() as f64;
         let rows = self.found.steps.len() as f64;
         let is_steady = |fault: &Fault| fault.strikes.len() as f64 >= STEADY_SHARE * rows;
-        let late = |fault: &&Fault| fault.kind == FaultKind::LateRanks;
-        let steady: Vec<(Vec<u32>, f64)> = faults
+        let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
+        let ranks = self.sampled.window.ranks.len();
+        let latest = faults
             .iter()
-            .filter(late)
-            .filter(|fault| is_steady(fault))
-            .map(|fault| (fault.ranks.clone(), lost_s(fault)))
-            .collect();
-        faults.retain(|fault| {
-            let others = steady
-                .iter()
-                .filter(|(ranks, _)| ranks.iter().all(|rank| !fault.ranks.contains(rank)));
-            let waited_s: f64 = others.map(|(_, lost_s)| lost_s).sum();
-            is_steady(fault) || !late(&fault) || waited_s < WAITED_SHARE * lost_s(fault)
-        });
+            .filter(|it| is_late(it) && is_steady(it) && 2 * it.ranks.len() <= ranks)
+            .max_by(|one, other| lost_s(one).total_cmp(&lost_s(other)));
+        let Some(mut latest) = latest.cloned() else {
+            return;
+        };
+        let late_s = lost_s(&latest);
+        let is_other = |fault: &Fault| fault.ranks.iter().all(|it| !latest.ranks.contains(it));
+        let waits = |fault: &mut Fault| {
+            let waits = is_steady(fault) || late_s >= WAITED_SHARE * lost_s(fault);
+            is_late(fault) && is_other(fault) && waits
+        };
+        let waits: Vec<Fault> = faults.extract_if(.., waits).collect();
+        let waited = waits.iter().filter(|it| is_steady(it));
+        let waited_s: f64 = waited.map(|it| it.cost_s).sum();
+        // It costs no more than it is late by.
+        latest.cost_s = (latest.cost_s + waited_s).min(late_s.max(latest.cost_s));
+        latest.gain_alone_s = latest.gain_alone_s.max(latest.cost_s);
+        latest.hidden = false;
+        latest.hides.clear();
+        if let Some(place) = faults.iter_mut().find(|it| is_same(it, &latest)) {
+            *place = latest;
+        }
     }
 
     /// What faults of the sampled steps cost in the steps that these stand for: by the queues of

@@ -34,6 +34,9 @@ pub(crate) struct DeviceSteps {
     /// Accounts of devices without issues of collectives that their hosts have, and the others.
     unmarked: u64,
     marked: u64,
+    /// Steps of these and of their hosts in which collectives differ between ranks, and the others.
+    differing: u64,
+    alike: u64,
     /// How hosts wait in windows in which they are not seen to run ahead.
     waits: Growth,
 }
@@ -67,9 +70,19 @@ impl DeviceSteps {
             });
             return None;
         };
-        // A compute stream waits where it joins those of collectives, not where these are issued.
+        // A compute stream waits where it joins those of collectives, not where these are issued. Ranks
+        // that call different things, as where each hands its work on to the next, share none.
+        for seen in [window, &sampled.window] {
+            self.differing += seen.mismatched_steps;
+            self.alike += seen.rows() as u64 - seen.mismatched_steps;
+        }
+        let differ = self.differing > self.alike;
         if sampled.window.meeting == Meeting::Issued && sampled.window.cut != Cut::Data {
-            sampled.window.meeting = Meeting::Seen;
+            sampled.window.meeting = if differ {
+                Meeting::Unseen
+            } else {
+                Meeting::Seen
+            };
         }
         // Before PyTorch 2.15 no hook marks on the device what a host issues (docs/math/device.md).
         if has_issues(window) && !has_issues(&sampled.window) {
@@ -77,7 +90,10 @@ impl DeviceSteps {
         } else {
             self.marked += 1;
         }
-        join_devices_where_seen(&mut sampled.window);
+        // That they come together somewhere then shows no wait: each may wait for another one.
+        if !differ || sampled.window.meeting == Meeting::Seen {
+            join_devices_where_seen(&mut sampled.window);
+        }
         let found = analyse(&sampled.window, gates, baseline);
         self.sampled_steps += found.steps.len() as u64;
         self.read_backs += &sampled.read_backs;

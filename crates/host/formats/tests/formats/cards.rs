@@ -63,6 +63,40 @@ fn who_waits_in_every_eighth_step_is_not_named() {
     }
 }
 
+/// Three ranks, of which the first broadcasts its buffers along a ring at the begin of each forward pass:
+/// the third waits there for the second, and the first for nobody. And three that hand their work on to
+/// one another, of which two wait in forward passes for the third's backward passes.
+#[test]
+fn who_waits_where_others_do_not_is_not_named() {
+    const FORWARD: &str = "model.fwd_loss_cpu_wall";
+    const BACKWARD: &str = "model.backward_cpu_wall";
+    let faults = [
+        ("batch_norm_forward", FORWARD, Side::Host, 26.8),
+        ("batch_norm_workers", "data.next_wait", Side::Host, 241.3),
+        ("by_hand_backward", BACKWARD, Side::Device, 42.0),
+    ];
+    for (recording, stage, side, true_ms) in faults {
+        let verdict = verdict(recording);
+        assert!(!verdict.incidents.is_empty(), "{recording}");
+        for incident in &verdict.incidents {
+            let subject = &incident.subject;
+            assert_eq!(
+                (&subject.ranks[..], subject.stage.as_deref()),
+                (&[1][..], Some(stage)),
+                "{recording}: {}",
+                incident.text
+            );
+            assert!(subject.side.is_none_or(|it| it == side), "{recording}");
+        }
+        let cost_s: f64 = verdict.incidents.iter().map(|it| it.cost_s).sum();
+        let ratio = cost_s * 1e3 / verdict.job.analysed_steps as f64 / true_ms;
+        assert!(
+            (0.75..=1.2).contains(&ratio),
+            "{recording}: charged {ratio:.2} of it"
+        );
+    }
+}
+
 /// The loss is read before the optimizer, and both are callbacks.
 #[test]
 fn a_rank_that_pauses_behind_its_optimizer_now_and_then_is_named() {

@@ -1,0 +1,141 @@
+//! Collectives for which some ranks wait and others do not.
+
+use model::{Block, Growth};
+
+/// Seconds by which a rank must be early in a step for that step to tell. Ours: rows of different ranks
+/// do not begin at the same instant.
+const EARLY_S: f64 = 2e-3;
+/// Steps that must tell. Ours: fewer agree by chance.
+const MIN_STEPS: usize = 3;
+/// Share of these in which a rank may go on before the last one is there although it waits for it.
+const OVERTAKEN_SHARE: f64 = 0.1;
+/// How much before, as a share of how early it is.
+const SKEW_SHARE: f64 = 0.1;
+/// By how much a rank that waits takes longer than those that do not, relative to how early it is.
+/// Ours: it loses all of that, and no more.
+const LOSES: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+
+/// Who is joined right behind a boundary, if some ranks wait there for the last one to get there and
+/// others do not: of a broadcast along a ring, those behind the late rank wait. Each takes as much longer
+/// there than the quickest as it is early, and is never past the next boundary before the last one is at
+/// this. `None` if no rank does so.
+///
+/// `prefixes` are those of the block's rows.
+/// # Shape
+/// `[rank]`, as in [`Block::groups`]: who does not wait is in a group of its own.
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub(crate) fn waiting_groups(block: &Block, prefixes: &[Vec<f64>], at: usize) -> Option<Vec<u32>> {
+    let ranks = block.ranks;
+    let mut seen = vec![Seen::default(); ranks];
+    for ((_, row), prefixes) in block.rows().zip(prefixes) {
+        let here = &prefixes[at * ranks..(at + 1) * ranks];
+        let next = &row[(at + 1) * ranks..(at + 2) * ranks];
+        let last_s = here.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least_s = next.iter().copied().fold(f64::INFINITY, f64::min);
+        for (rank, seen) in seen.iter_mut().enumerate() {
+            let early_s = last_s - here[rank];
+            if early_s >= EARLY_S {
+                seen.add(early_s, next[rank], least_s);
+            }
+        }
+    }
+    let is_early: Vec<bool> = seen
+        .iter()
+        .map(|it| it.early_s.len() >= MIN_STEPS)
+        .collect();
+    let waits: Vec<bool> = seen.into_iter().map(Seen::waits).collect();
+    let alone = |rank: usize| is_early[rank] && !waits[rank];
+    let groups = (0..ranks).map(|rank| if alone(rank) { rank as u32 + 1 } else { 0 });
+    waits.contains(&true).then(|| groups.collect())
+}
+
+/// The steps in which a rank is early.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    early_s: Vec<f64>,
+    /// What it takes next.
+    takes_s: Vec<f64>,
+    longer_s: f64,
+    overtaken: usize,
+}
+
+impl Seen {
+    fn add(&mut self, early_s: f64, takes_s: f64, least_s: f64) {
+        self.overtaken += usize::from(takes_s < (1.0 - SKEW_SHARE) * early_s);
+        self.longer_s += takes_s - least_s;
+        self.early_s.push(early_s);
+        self.takes_s.push(takes_s);
+    }
+
+    fn waits(self) -> bool {
+        let steps = self.early_s.len();
+        let early_s: f64 = self.early_s.iter().sum();
+        steps >= MIN_STEPS
+            && self.overtaken as f64 <= OVERTAKEN_SHARE * steps as f64
+            && LOSES.contains(&(self.longer_s / early_s))
+            && Growth::of(vec![self.early_s], vec![self.takes_s]).is_possible()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Boundary, Ending, MarkKind, StageId, Sync};
+
+    use super::*;
+    use crate::replay::prefixes;
+
+    /// Milliseconds of three ranks in a data wait and a forward pass, forty steps.
+    fn joined(row_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
+        let boundary = |stage| Boundary {
+            stage,
+            after: MarkKind::DataEnd,
+            ending: Ending::Mark(MarkKind::BackwardBegin),
+            sync: Sync::None,
+        };
+        let block = Block {
+            boundaries: [StageId::DATA, StageId::FORWARD].map(boundary).into(),
+            groups: None,
+            steps: (0..40).collect(),
+            durations_s: (0..40).flat_map(row_ms).map(|ms| ms * 1e-3).collect(),
+            ranks: 3,
+            carried: 0,
+        };
+        let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, 3)).collect();
+        waiting_groups(&block, &rows, 0)
+    }
+
+    /// What varies from step to step, in milliseconds.
+    fn varies(step: usize, by: usize) -> f64 {
+        (step * 5 % by) as f64 * 0.3
+    }
+
+    #[test]
+    fn behind_a_late_rank_of_a_ring_ranks_wait_and_the_first_does_not() {
+        let late = |step| 30.0 + varies(step, 7);
+        let joined = joined(|step| [0.0, late(step), 0.0, 2.0, 2.0, late(step) + 1.0]);
+        assert_eq!(joined, Some(vec![1, 0, 0]));
+    }
+
+    #[test]
+    fn who_works_as_long_as_another_is_late_does_not_wait() {
+        let works = |step| 31.0 + varies(step, 11);
+        let joined = joined(|step| {
+            [
+                0.0,
+                30.0 + 3.0 * varies(step, 7),
+                0.0,
+                2.0,
+                2.0,
+                works(step),
+            ]
+        });
+        assert_eq!(joined, None);
+    }
+
+    #[test]
+    fn what_all_take_is_no_wait() {
+        let joined = joined(|step| [0.0, 30.0 + varies(step, 7), 0.0, 40.0, 40.0, 40.0]);
+        assert_eq!(joined, None);
+    }
+}
