@@ -32,11 +32,11 @@ pub(crate) fn waiting_groups(block: &Block, prefixes: &[Vec<f64>], at: usize) ->
         let here = &prefixes[at * ranks..(at + 1) * ranks];
         let next = &row[(at + 1) * ranks..(at + 2) * ranks];
         let last_s = here.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let least_s = next.iter().copied().fold(f64::INFINITY, f64::min);
+        let quickest_s = next.iter().copied().fold(f64::INFINITY, f64::min);
         for (rank, seen) in seen.iter_mut().enumerate() {
             let early_s = last_s - here[rank];
             if early_s >= EARLY_S {
-                seen.add(early_s, next[rank], least_s);
+                seen.add(early_s, next[rank], quickest_s);
             }
         }
     }
@@ -61,9 +61,9 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, early_s: f64, takes_s: f64, least_s: f64) {
+    fn add(&mut self, early_s: f64, takes_s: f64, quickest_s: f64) {
         self.overtaken += usize::from(takes_s < (1.0 - SKEW_SHARE) * early_s);
-        self.longer_s += takes_s - least_s;
+        self.longer_s += takes_s - quickest_s;
         self.early_s.push(early_s);
         self.takes_s.push(takes_s);
     }
