@@ -11,6 +11,10 @@ const SURE_ERRORS: f64 = 2.5;
 /// Part of its earliness that a rank must lose again. Ours: one that waits loses all of it, one that
 /// works nothing.
 const GROWTH_MIN: f64 = 0.5;
+/// The same where all of it is a wait, and the share of what varies in what ranks take that may have
+/// another cause then. Ours: marks scatter by less than ranks do.
+const EXACT_SLOPE: f64 = 0.9;
+const UNEXPLAINED_SHARE: f64 = 0.05;
 
 /// How much what ranks take grows with how early they are, both by how they differ from the rank's
 /// usual.
@@ -77,6 +81,13 @@ impl Growth {
         self.slope() - SURE_ERRORS * self.error() >= GROWTH_MIN
     }
 
+    /// Whether nearly all of what varies is that ranks lose again what they are early by: of no other
+    /// cause is that so exact.
+    pub fn is_exact(&self) -> bool {
+        let rest = self.takes - self.slope() * self.both;
+        self.slope() >= EXACT_SLOPE && rest <= UNEXPLAINED_SHARE * self.takes
+    }
+
     /// Whether ranks may wait, as far as what varies shows.
     pub fn is_possible(&self) -> bool {
         // Where nothing varies, nothing is refuted.
@@ -129,6 +140,7 @@ mod tests {
         let [waits, works] = [waits.collect(), works.collect()]
             .map(|takes_s: Vec<f64>| Growth::of(vec![early_s.clone()], vec![takes_s]));
         assert!(waits.is_certain() && waits.is_possible() && waits.varies_by(5.0));
+        assert!(waits.is_exact() && !works.is_exact());
         assert!(!works.is_certain() && !works.is_possible());
         let still = Growth::of(vec![vec![3.0; 40]], vec![vec![5.0; 40]]);
         assert!(!still.is_certain() && still.is_possible() && !still.varies_by(1e-9));

@@ -127,7 +127,18 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> 
 /// Ours: docs/math/device.md.
 pub(crate) fn choose_device_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
-    let chosen = choose_cut(steps, &mut OwnClocks::default());
+    let issued = CandidateCut::measured(issued_cut(steps, ranks), steps, &[], ranks);
+    let chosen = if issued.cut != Cut::Data && issued.is_exact(ranks) {
+        ChosenCut {
+            cut: issued.cut,
+            meeting: Meeting::Issued,
+            runs_ahead: false,
+            waits: issued.growth(),
+            unrecorded: None,
+        }
+    } else {
+        choose_cut(steps, &mut OwnClocks::default())
+    };
     let mut earlier = cuts_behind_issues(steps);
     earlier.pop();
     if earlier.is_empty() || ranks < 2 {
@@ -343,6 +354,11 @@ impl CandidateCut {
 
     fn is_seen(&self, few: bool) -> bool {
         self.late_s > 0.0 && self.left_s <= LEFT_SHARE * self.late_s && (!few || self.may_wait())
+    }
+
+    /// Whether ranks come together here by losing what they are early by, and by nothing else.
+    fn is_exact(&self, ranks: usize) -> bool {
+        self.is_seen(ranks <= FEW_RANKS) && self.growth().is_exact()
     }
 
     fn growth(&self) -> Growth {
