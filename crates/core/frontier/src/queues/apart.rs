@@ -11,6 +11,10 @@ const FULL_SHARES: [f64; 2] = [0.5, 0.8];
 /// Share of what a host seems to work while its queue is full that is taken for work. Ours: its
 /// device is what holds it up, and it does not hold its device up with half of it.
 const FULL_WORK_SHARE: f64 = 0.5;
+/// Share of what a host takes for which its device may wait for other ranks if it shows what the host
+/// takes by itself, and rows that must show it. Ours.
+const FREE_SHARE: f64 = 0.1;
+const MIN_FREE_ROWS: usize = 3;
 /// Seconds by which what is worked out may be off what was measured, by rounding.
 const ROUNDING_S: f64 = 1e-9;
 
@@ -23,6 +27,8 @@ pub(super) struct Apart {
     ahead: Vec<usize>,
     /// Whether queues may fill: where each row reads back, they are drained before.
     may_fill: bool,
+    /// `[boundary][rank]`: what a host usually takes while its device waits for nobody, in seconds.
+    free_s: Vec<f64>,
 }
 
 /// What is known of one row.
@@ -139,12 +145,14 @@ impl Apart {
                 ahead[piece.boundary] = most.fold(ahead[piece.boundary], usize::max);
             }
         }
+        let free_s = free_s(&rows, awaited.len(), ranks);
         let may_fill = !rows.iter().all(|row| row.known.iter().any(|it| it.reads));
         Self {
             ranks,
             rows,
             ahead,
             may_fill,
+            free_s,
         }
     }
 
@@ -227,23 +235,22 @@ impl Apart {
                 self.may_fill && !is_loader && known[rank].behind as f64 >= share * most
             })
             .collect();
-        let hosts_s: Vec<f64> = known
-            .iter()
-            .zip(&is_full)
-            .map(
-                |(
-                    RankPiece {
-                        host_s, waited_s, ..
-                    },
-                    is_full,
-                )| {
-                    if *is_full {
-                        FULL_WORK_SHARE * (host_s - waited_s).max(0.0)
-                    } else {
-                        *host_s
-                    }
-                },
-            )
+        let hosts_s: Vec<f64> = (0..known.len())
+            .map(|rank| {
+                let RankPiece {
+                    host_s, waited_s, ..
+                } = known[rank];
+                if is_full[rank] {
+                    return FULL_WORK_SHARE * (host_s - waited_s).max(0.0);
+                }
+                // A host that takes longer than otherwise while its device waits is held up by it.
+                let free_s = self.free_s[boundary * known.len() + rank];
+                if host_late[rank] || *is_loader {
+                    host_s
+                } else {
+                    host_s.min((host_s - waited_s).max(free_s))
+                }
+            })
             .collect();
         // What hosts take is at most this: a host that waits for its queue seems to work.
         let mut punctual_s: Vec<f64> = hosts_s
@@ -296,6 +303,31 @@ impl Apart {
         }
         (cells, [host_level_s, device_level_s])
     }
+}
+
+/// What hosts usually take while their devices wait for nobody, `[boundary][rank]`, in seconds; infinite
+/// where too few rows show it.
+fn free_s(rows: &[TakenRow], boundaries: usize, ranks: usize) -> Vec<f64> {
+    let mut taken_s = vec![Vec::new(); boundaries * ranks];
+    for TakenRow { pieces, known, .. } in rows {
+        for (piece, known) in pieces.iter().zip(known.chunks_exact(ranks)) {
+            // What is read back splits a segment in two.
+            let is_whole = piece.begins && piece.ends;
+            for (rank, it) in known.iter().enumerate().filter(|_| is_whole) {
+                if it.waited_s <= FREE_SHARE * it.host_s {
+                    taken_s[piece.boundary * ranks + rank].push(it.host_s);
+                }
+            }
+        }
+    }
+    let usual_s = |mut taken_s: Vec<f64>| {
+        let enough = taken_s.len() >= MIN_FREE_ROWS;
+        median(&mut taken_s).filter(|_| enough)
+    };
+    let taken_s = taken_s.into_iter();
+    taken_s
+        .map(|taken_s| usual_s(taken_s).unwrap_or(f64::INFINITY))
+        .collect()
 }
 
 /// Ranks in a piece, and which of them have a host or a device that is late in its stage.
