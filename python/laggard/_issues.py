@@ -18,6 +18,7 @@ _C10D = {
     5: ["all_gather"],
     6: ["reduce_scatter"],
     7: ["all_to_all"],
+    8: ["barrier"],
     14: ["all_gather_single", "all_gather_into_tensor"],
     17: ["reduce_scatter_single", "reduce_scatter_tensor"],
     19: ["all_to_all_single"],

@@ -190,6 +190,12 @@ impl QueueReplay {
         Some(replay)
     }
 
+    /// Whether it has most of some steps.
+    pub fn has_most(&self, steps: &[u64]) -> bool {
+        let known = |step: &&u64| self.steps.binary_search(step).is_ok();
+        2 * steps.iter().filter(known).count() >= steps.len()
+    }
+
     /// What a step takes as it is, run again.
     pub fn step_s(&self) -> f64 {
         self.as_is_s

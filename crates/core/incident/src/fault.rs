@@ -23,6 +23,11 @@ const SAME_STEPS_SHARE: f64 = 0.5;
 const SAME_LATENESS_SHARE: f64 = 0.3;
 /// Strikes from which a fault is no accident of a step or two. Ours.
 const STRIKES_MIN: u64 = 5;
+/// The same of strikes that are stalls, but for their length in seconds.
+const STALLS_MIN: u64 = 3;
+/// Strikes from which half of the share is enough that those must cost that come without a pattern:
+/// chance does not strike one rank in one stage as often.
+const MANY_STRIKES: u64 = 20;
 /// How much larger the next strike must be, when they are sorted by size, for it to belong to
 /// another fault.
 pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
@@ -762,19 +767,21 @@ impl Record {
         if self.kind == FaultKind::Rotating {
             return share >= settings.rotating_share_min;
         }
-        let stall_s = settings
-            .stall_min_s
-            .max(settings.stall_min_steps * self.step_s);
         // For each strike: many small ones are no stall.
-        let stopped = self.weight_s >= stall_s * self.strikes.max(1) as f64;
+        let strike_s = self.weight_s / self.strikes.max(1) as f64;
+        let is_long = strike_s >= settings.stall_min_steps * self.step_s;
+        let stopped = is_long && strike_s >= settings.stall_min_s;
         let is_often = self.strikes >= STRIKES_MIN;
+        let recurs = is_often || (is_long && self.strikes >= STALLS_MIN);
         match self.pace {
             Pace::Steady => is_often && share >= settings.steady_share_min,
             // A period takes four strikes, which are no accident either.
             Pace::Every { .. } => share >= settings.steady_share_min,
             Pace::Once { .. } => stopped,
             Pace::Sporadic | Pace::Rotating => {
-                stopped || (is_often && share >= settings.sporadic_share_min)
+                let many = self.strikes >= MANY_STRIKES;
+                let share_min = settings.sporadic_share_min * if many { 0.5 } else { 1.0 };
+                stopped || (recurs && share >= share_min)
             }
         }
     }

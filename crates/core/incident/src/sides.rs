@@ -8,7 +8,7 @@ use model::{DeviceWindow, Meeting, Pace, Side, StageId, StepRow, Window, medians
 
 use crate::behind::falls_behind;
 use crate::costs::share_out;
-use crate::fault::{Stretch, charge, find_in_stages, join_stages, judge};
+use crate::fault::{OTHER_SIZE_RATIO, Stretch, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
 use crate::onset::onset;
 use crate::pace::{Seen, pace_of};
@@ -244,41 +244,46 @@ impl DeviceAccount {
         } else {
             QueueReplay::of_window(&self.sampled, &excess)
         };
-        let sampled = self.found.steps.len();
-        // What faults cost, by their place among those found, in one of how many sampled steps.
-        let (of_sampled, late): (usize, Vec<(usize, Fault)>) = match replay {
-            Some(replay) => {
-                let most = reached.iter().map(|reach| reach.sampled).max();
-                // All of them were run already.
-                let some = most.filter(|since| *since < sampled);
-                let since = some.and_then(|since| {
-                    let rows = &self.found.steps[sampled - since..];
-                    Some((since, replay.since(rows.first()?.step)?))
-                });
-                let (rows, replay) = since.unwrap_or((sampled, replay));
-                let shares = share_out(late.len(), |some| replay.gain_s(some));
-                let mut charged = Vec::new();
-                for it in &shares {
-                    let fault = Fault {
-                        hides: Vec::new(),
-                        ..late[it.at].clone()
-                    };
-                    charge(&mut charged, fault, it);
-                }
-                // Gains are those of one step.
-                let ats = shares.iter().map(|it| it.at);
-                (rows, ats.zip(charged).collect())
-            }
-            None => (1, late.into_iter().enumerate().collect()),
+        // A fault may strike only steps that have other boundaries, such as those with a checkpoint.
+        let runs = |at: &usize| {
+            replay
+                .as_ref()
+                .is_some_and(|it| it.has_most(&excess[*at].rows))
         };
-        let late = late
+        let (run, not_run): (Vec<usize>, Vec<usize>) = (0..late.len()).partition(runs);
+        let mut charged: Vec<Fault> = not_run
             .into_iter()
-            .map(|(at, fault)| reached[at].charge(fault, of_sampled));
+            .map(|at| reached[at].charge(late[at].clone(), 1))
+            .collect();
+        if let Some(replay) = replay {
+            let sampled = self.found.steps.len();
+            let most = run.iter().map(|at| reached[*at].sampled).max();
+            // All of them were run already.
+            let some = most.filter(|since| *since < sampled);
+            let since = some.and_then(|since| {
+                let rows = &self.found.steps[sampled - since..];
+                Some((since, replay.since(rows.first()?.step)?))
+            });
+            let (rows, replay) = since.unwrap_or((sampled, replay));
+            let of_run = |some: &[usize]| some.iter().map(|it| run[*it]).collect::<Vec<usize>>();
+            let shares = share_out(run.len(), |some| replay.gain_s(&of_run(some)));
+            let mut again = Vec::new();
+            for it in &shares {
+                let fault = Fault {
+                    hides: Vec::new(),
+                    ..late[run[it.at]].clone()
+                };
+                charge(&mut again, fault, it);
+            }
+            // Gains are those of one step.
+            let again = shares.iter().map(|it| run[it.at]).zip(again);
+            charged.extend(again.map(|(at, fault)| reached[at].charge(fault, rows)));
+        }
         let others = others
             .into_iter()
             .map(|fault| (self.reach(&fault, false, steps), fault))
             .map(|(reach, fault)| reach.charge(fault, 1));
-        late.chain(others).collect()
+        charged.into_iter().chain(others).collect()
     }
 
     /// The steps that a fault of the sampled ones stands for. One that goes on once it has struck
@@ -369,7 +374,10 @@ impl DeviceAccount {
                 let first = (account.row * block.boundaries.len() + at) * block.ranks;
                 let cells = |plane: &[Vec<f64>]| {
                     let cells = &plane[account.block][first..first + block.ranks];
-                    (cells.to_vec(), medians_of_others(cells))
+                    // A host that waits for others there holds its device up no more than they do.
+                    let cells: Vec<f64> = cells.iter().zip(own_s).map(|(a, b)| a.min(*b)).collect();
+                    let usual = medians_of_others(&cells);
+                    (cells, usual)
                 };
                 let (bound_least_s, usual_least_s) = cells(&sampled.host_bound_least_s);
                 let (bound_most_s, usual_most_s) = cells(&sampled.host_bound_most_s);
@@ -428,6 +436,7 @@ pub(crate) fn settle(
     let found = account.map(|account| account.faults(stretch.steps, gates, settings));
     let mut found = found.unwrap_or_default();
     delays.take(&found);
+    let hosts = faults.clone();
     faults.retain_mut(|fault| {
         // The queue takes as much of a strike as its host was ahead. Where something is read back a
         // host waits for its device, and by that for the late ones.
@@ -443,6 +452,15 @@ pub(crate) fn settle(
         fault.side = Some(Side::Host);
         kept.is_some()
     });
+    // Which steps a host struck now and then it knows of all, the device only of those sampled.
+    for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
+        let sizes_s = fault.lateness_s / OTHER_SIZE_RATIO..=fault.lateness_s * OTHER_SIZE_RATIO;
+        let host = hosts.iter().find(|it| is_same(fault, it));
+        let host = host.filter(|it| sizes_s.contains(&it.lateness_s));
+        if let Some(host) = host.filter(|_| fault.side == Some(Side::Host)) {
+            fault.strikes.clone_from(&host.strikes);
+        }
+    }
     // A host that is late in each step is late for its device where that has nothing left.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
         if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {

@@ -1,6 +1,6 @@
 //! Jobs of two ranks that share a GPU, whose hosts run ahead of it.
 
-use model::{Conclusion, IncidentKind, Side, Verdict};
+use model::{Conclusion, IncidentKind, Severity, Side, Verdict};
 
 use crate::live_devices::played;
 
@@ -74,6 +74,7 @@ fn who_waits_where_others_do_not_is_not_named() {
         ("batch_norm_forward", FORWARD, Side::Host, 26.8),
         ("batch_norm_workers", "data.next_wait", Side::Host, 241.3),
         ("by_hand_backward", BACKWARD, Side::Device, 42.0),
+        ("epoch_loader", "data.next_wait", Side::Host, 6.9),
     ];
     for (recording, stage, side, true_ms) in faults {
         let verdict = verdict(recording);
@@ -95,6 +96,21 @@ fn who_waits_where_others_do_not_is_not_named() {
             "{recording}: charged {ratio:.2} of it"
         );
     }
+}
+
+/// Ranks wait for buffers along a ring, and for gradients, and seem to meet in several places.
+#[test]
+fn a_slow_device_is_named_beside_one_that_waits_for_buffers() {
+    let verdict = verdict("adapters_device");
+    let subject = &verdict.incidents[0].subject;
+    assert_eq!(
+        (&subject.ranks[..], subject.stage.as_deref(), subject.side),
+        (&[1][..], Some("callbacks.cpu_wall"), Some(Side::Device)),
+        "{}",
+        verdict.incidents[0].text
+    );
+    let others = &verdict.incidents[1..];
+    assert!(others.iter().all(|it| it.severity == Severity::Info));
 }
 
 /// The loss is read before the optimizer, and both are callbacks.

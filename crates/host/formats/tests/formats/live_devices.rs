@@ -72,6 +72,26 @@ fn a_slow_device_of_a_tensor_group_is_named() {
     );
 }
 
+/// Only steps with a checkpoint are struck, and these have other boundaries than the rest. The device that
+/// waits in its barrier is held up by its host, too.
+#[test]
+fn a_rank_whose_checkpoints_take_longer_is_named() {
+    let verdict = verdict_on("storage", |_| true);
+    let [incident] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    let subject = &incident.subject;
+    assert_eq!(
+        (&subject.ranks[..], subject.stage.as_deref()),
+        (&[1][..], Some("callbacks.cpu_wall")),
+        "{}",
+        incident.text
+    );
+    assert!(incident.text.contains("BARRIER"), "{}", incident.text);
+    // Two of its strikes were sampled, for twice as many steps as have one.
+    assert!((0.8..2.2).contains(&incident.cost_s), "{}", incident.cost_s);
+}
+
 #[test]
 fn a_pipeline_of_devices_is_healthy_before_one_of_them_is_slow() {
     let verdict = verdict(|input| match input {
