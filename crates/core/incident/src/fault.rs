@@ -34,6 +34,8 @@ pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
 /// Share of a stage's lateness that must lie outside the worst ranks, and share of steps
 /// struck, from which the fault is said to rotate.
 const ROTATING_OUTSIDE_SHARE: f64 = 0.4;
+/// Turns of ranks that it takes. Ours: where one takes over from another, each is late for a while.
+const ROTATING_TURNS: usize = 3;
 
 /// Struck steps of a window that are looked at for who waited in them: it is the same ranks in
 /// all of them.
@@ -252,6 +254,7 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
             && often
             && left.len() > columns.len()
             && total_s - group_s >= ROTATING_OUTSIDE_SHARE * total_s
+            && lateness.turns(slot, &struck) >= ROTATING_TURNS
         {
             let columns = left;
             return vec![Candidate {

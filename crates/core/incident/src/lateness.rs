@@ -119,6 +119,17 @@ impl<'window> Lateness<'window> {
             .fold(0.0, f64::max)
     }
 
+    /// How many times some rank is the latest in a stage for a while, in these rows.
+    pub(crate) fn turns(&self, slot: StageSlot, rows: &BTreeSet<StepRow>) -> usize {
+        let latest = rows.iter().map(|row| {
+            let late_s = |rank: &usize| self.late_s(*row, slot, RankColumn(*rank));
+            (0..self.ranks).max_by(|a, b| late_s(a).total_cmp(&late_s(b)))
+        });
+        let mut turns: Vec<Option<usize>> = latest.collect();
+        turns.dedup();
+        turns.len()
+    }
+
     /// Own work of each rank in a segment of a row, in seconds.
     pub(crate) fn own_s(&self, row: StepRow, boundary: usize) -> &[f64] {
         self.replays[row.0].own_s(boundary)

@@ -113,6 +113,20 @@ fn a_slow_device_is_named_beside_one_that_waits_for_buffers() {
     assert!(others.iter().all(|it| it.severity == Severity::Info));
 }
 
+/// Kernels of rank 1's device take twice as long in steps 20 to 69, and those of rank 2's from then on.
+#[test]
+fn a_device_that_is_slow_after_another_was_is_named() {
+    let verdict = verdict("migrates");
+    let named = verdict.incidents.iter().map(|it| {
+        let subject = &it.subject;
+        (subject.ranks.clone(), subject.side, it.first_step)
+    });
+    let mut named: Vec<_> = named.collect();
+    named.sort();
+    let device = Some(Side::Device);
+    assert_eq!(named, [(vec![1], device, 20), (vec![2], device, 70)]);
+}
+
 /// The loss is read before the optimizer, and both are callbacks.
 #[test]
 fn a_rank_that_pauses_behind_its_optimizer_now_and_then_is_named() {
