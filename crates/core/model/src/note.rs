@@ -110,6 +110,8 @@ pub enum VerdictNote {
     StagesOfHosts,
     /// Nothing marks on devices where collectives are issued.
     DeviceIssuesUnseen,
+    /// Ranks call different things, so that work of their devices looks like waits for others.
+    DevicesDiffer,
     /// Hosts may run ahead of devices that nobody looked at.
     DevicesMayBeUnseen,
     /// Hosts mostly wait for their devices.

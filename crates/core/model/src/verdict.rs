@@ -127,7 +127,8 @@ pub struct JobSummary {
     /// Whether nothing shows that hosts wait for one another, nor that they run ahead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_may_run_ahead: bool,
-    /// Whether ranks issue collectives, and nothing marks on their devices where these are.
+    /// Whether ranks issue collectives, and nothing marks on their devices where these are, or ranks do
+    /// not issue the same ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub device_issues_unseen: bool,
     /// Ranks that are alone in their roles and could not be put beside those of other roles.

@@ -12,6 +12,9 @@ const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are 
 const DEVICE_ISSUES_UNSEEN: &str = "no device mark shows where collectives are issued: a device \
     with a slow backward pass looks like the devices that wait for it; PyTorch 2.15 or later has \
     the hooks";
+const DEVICES_DIFFER: &str = "ranks call different things in most steps, as in a pipeline written by \
+    hand: what a device waits there for others looks like work; blocks of \
+    torch.distributed.pipelining show which device is slow";
 const DEVICES_MAY_BE_UNSEEN: &str = "nothing shows whether hosts wait for one another or run ahead of their devices; if they \
     run ahead, a slow device cannot be observed without device marks (`laggard doctor` \
     says whether they are on)";
@@ -121,6 +124,7 @@ pub fn note(note: &VerdictNote) -> String {
         VerdictNote::DevicesUnseen => DEVICES_UNSEEN.to_owned(),
         VerdictNote::StagesOfHosts => STAGES_OF_HOSTS.to_owned(),
         VerdictNote::DeviceIssuesUnseen => DEVICE_ISSUES_UNSEEN.to_owned(),
+        VerdictNote::DevicesDiffer => DEVICES_DIFFER.to_owned(),
         VerdictNote::DevicesMayBeUnseen => DEVICES_MAY_BE_UNSEEN.to_owned(),
         VerdictNote::DeviceWait { share, devices } => device_wait(*share, *devices),
         VerdictNote::ReadBack(of_line) => read_back(of_line),

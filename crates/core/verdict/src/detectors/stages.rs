@@ -72,11 +72,12 @@ impl DeviceSteps {
         };
         // A compute stream waits where it joins those of collectives, not where these are issued. Ranks
         // that call different things, as where each hands its work on to the next, share none.
-        for seen in [window, &sampled.window] {
-            self.differing += seen.mismatched_steps;
-            self.alike += seen.rows() as u64 - seen.mismatched_steps;
-        }
-        let differ = self.differing > self.alike;
+        // What older PyTorch's recorder says of hosts may come too late for some ranks.
+        let by_device = has_issues(&sampled.window);
+        let seen = if by_device { &sampled.window } else { window };
+        self.differing += seen.mismatched_steps;
+        self.alike += seen.rows() as u64 - seen.mismatched_steps;
+        let differ = self.differ();
         if sampled.window.meeting == Meeting::Issued && sampled.window.cut != Cut::Data {
             sampled.window.meeting = if differ {
                 Meeting::Unseen
@@ -139,6 +140,16 @@ impl DeviceSteps {
     /// Where the time of steps went on the devices, if hosts run ahead of them in most sampled ones.
     pub(crate) fn totals(&self) -> Option<&Totals> {
         (2.0 * self.totals.steps > self.sampled_steps as f64).then_some(&self.totals)
+    }
+
+    /// Whether ranks call different things in most steps: none of their devices' waits is known.
+    pub(crate) fn differ(&self) -> bool {
+        self.differing > self.alike
+    }
+
+    /// Whether it is unknown where devices wait for one another.
+    pub(crate) fn waits_unseen(&self) -> bool {
+        self.issues_unseen() || self.differ()
     }
 
     /// Whether hosts issue collectives of which nothing is seen on their devices.

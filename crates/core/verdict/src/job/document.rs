@@ -30,7 +30,7 @@ impl Job {
                 device_wait_share: self.device_wait_share(),
                 hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
                 hosts_may_run_ahead,
-                device_issues_unseen: self.detectors.stages.devices.issues_unseen(),
+                device_issues_unseen: self.detectors.stages.devices.waits_unseen(),
                 uncompared_ranks: self.uncompared_ranks(),
                 unlike_devices: self.unlike_devices(),
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),

@@ -155,6 +155,7 @@ impl Job {
                 .issues_unseen()
                 .then_some(VerdictNote::DeviceIssuesUnseen),
         );
+        notes.extend(devices.differ().then_some(VerdictNote::DevicesDiffer));
         let ranks = self.uncompared_ranks();
         notes.extend((!ranks.is_empty()).then_some(VerdictNote::Uncompared { ranks }));
         notes.extend(

@@ -228,17 +228,26 @@ fn a_healthy_job_that_never_reads_back_is_healthy() {
     assert_eq!(verdict.conclusion(), Some(Conclusion::Healthy));
 }
 
+/// In the second, ranks hand their work on to one another.
 #[test]
-fn a_slow_device_that_looks_like_those_that_wait_for_it_is_not_called_healthy() {
-    let verdict = verdict("device_backward_unmarked");
-    assert_eq!(verdict.incidents, []);
-    assert_eq!(verdict.conclusion(), Some(Conclusion::DeviceWaitsUnseen));
-    let said = "no device mark shows where collectives are issued";
-    assert!(
-        verdict.notes.iter().any(|note| note.starts_with(said)),
-        "{:?}",
-        verdict.notes
-    );
+fn where_waits_of_devices_look_like_work_a_job_is_not_called_healthy() {
+    let unseen = [
+        (
+            "device_backward_unmarked",
+            "no device mark shows where collectives are issued",
+        ),
+        ("by_hand", "ranks call different things in most steps"),
+    ];
+    for (recording, said) in unseen {
+        let verdict = verdict(recording);
+        assert_eq!(verdict.incidents, [], "{recording}");
+        assert_eq!(verdict.conclusion(), Some(Conclusion::DeviceWaitsUnseen));
+        assert!(
+            verdict.notes.iter().any(|note| note.starts_with(said)),
+            "{:?}",
+            verdict.notes
+        );
+    }
 }
 
 #[test]
