@@ -192,7 +192,8 @@ fn usual_s(window: &Window, stage: StageId) -> f64 {
                 }
             }
             totals_s.sort_unstable_by(f64::total_cmp);
-            sum_s += totals_s[(totals_s.len().saturating_sub(1)) / 2];
+            let lower = totals_s.get(totals_s.len().saturating_sub(1) / 2);
+            sum_s += lower.copied().unwrap_or(0.0);
         }
     }
     sum_s

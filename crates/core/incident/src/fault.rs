@@ -23,10 +23,10 @@ const SAME_STEPS_SHARE: f64 = 0.5;
 const SAME_LATENESS_SHARE: f64 = 0.3;
 /// Strikes from which a fault is no accident of a step or two. Ours.
 const STRIKES_MIN: u64 = 5;
-/// The same of strikes that are stalls, but for their length in seconds.
+/// The same of strikes as long as a stall in steps, however few seconds that is. Ours.
 const STALLS_MIN: u64 = 3;
 /// Strikes from which half of the share is enough that those must cost that come without a pattern:
-/// chance does not strike one rank in one stage as often.
+/// chance does not strike one rank in one stage as often. Ours.
 const MANY_STRIKES: u64 = 20;
 /// How much larger the next strike must be, when they are sorted by size, for it to belong to
 /// another fault.

@@ -198,13 +198,13 @@ impl DeviceAccount {
         let is_steady = |fault: &Fault| fault.strikes.len() as f64 >= STEADY_SHARE * rows;
         let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
         let ranks = self.sampled.window.ranks.len();
-        let latest = faults
-            .iter()
-            .filter(|it| is_late(it) && is_steady(it) && 2 * it.ranks.len() <= ranks)
-            .max_by(|one, other| lost_s(one).total_cmp(&lost_s(other)));
-        let Some(mut latest) = latest.cloned() else {
+        let may_be = |it: &Fault| is_late(it) && is_steady(it) && 2 * it.ranks.len() <= ranks;
+        let steady = faults.iter().enumerate().filter(|(_, it)| may_be(it));
+        let latest = steady.max_by(|(_, one), (_, other)| lost_s(one).total_cmp(&lost_s(other)));
+        let Some((at, _)) = latest else {
             return;
         };
+        let mut latest = faults.remove(at);
         let late_s = lost_s(&latest);
         let is_other = |fault: &Fault| fault.ranks.iter().all(|it| !latest.ranks.contains(it));
         let waits = |fault: &mut Fault| {
@@ -219,9 +219,7 @@ impl DeviceAccount {
         latest.gain_alone_s = latest.gain_alone_s.max(latest.cost_s);
         latest.hidden = false;
         latest.hides.clear();
-        if let Some(place) = faults.iter_mut().find(|it| is_same(it, &latest)) {
-            *place = latest;
-        }
+        faults.insert(0, latest);
     }
 
     /// What faults of the sampled steps cost in the steps that these stand for: by the queues of
@@ -455,9 +453,9 @@ pub(crate) fn settle(
     // Which steps a host struck now and then it knows of all, the device only of those sampled.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
         let sizes_s = fault.lateness_s / OTHER_SIZE_RATIO..=fault.lateness_s * OTHER_SIZE_RATIO;
-        let host = hosts.iter().find(|it| is_same(fault, it));
-        let host = host.filter(|it| sizes_s.contains(&it.lateness_s));
-        if let Some(host) = host.filter(|_| fault.side == Some(Side::Host)) {
+        let mut hosts = hosts.iter().filter(|_| fault.side == Some(Side::Host));
+        if let Some(host) = hosts.find(|it| is_same(fault, it) && sizes_s.contains(&it.lateness_s))
+        {
             fault.strikes.clone_from(&host.strikes);
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct DeviceSteps {
     /// Accounts of devices without issues of collectives that their hosts have, and the others.
     unmarked: u64,
     marked: u64,
-    /// Steps of these and of their hosts in which collectives differ between ranks, and the others.
+    /// Steps of accounts, or of their hosts, in which collectives differ between ranks, and the others.
     differing: u64,
     alike: u64,
     /// How hosts wait in windows in which they are not seen to run ahead.
@@ -70,14 +70,14 @@ impl DeviceSteps {
             });
             return None;
         };
-        // A compute stream waits where it joins those of collectives, not where these are issued. Ranks
-        // that call different things, as where each hands its work on to the next, share none.
         // What older PyTorch's recorder says of hosts may come too late for some ranks.
         let by_device = has_issues(&sampled.window);
         let seen = if by_device { &sampled.window } else { window };
         self.differing += seen.mismatched_steps;
-        self.alike += seen.rows() as u64 - seen.mismatched_steps;
+        self.alike += (seen.rows() as u64).saturating_sub(seen.mismatched_steps);
         let differ = self.differ();
+        // A compute stream waits where it joins those of collectives, not where these are issued. Ranks
+        // that call different things, as where each hands its work on to the next, share none.
         if sampled.window.meeting == Meeting::Issued && sampled.window.cut != Cut::Data {
             sampled.window.meeting = if differ {
                 Meeting::Unseen
