@@ -204,7 +204,9 @@ impl Followed {
         // Of all that were struck: a single iteration scatters by more than what it loses here.
         let is_real = middle(|held| held.took_s - held.usual_s - REAL_SHARE * held.lost_s)
             .is_some_and(|beyond_s| beyond_s >= 0.0);
-        if struck().count() < STRUCK_MIN || !is_real {
+        // What eight iterations take longer scatters: one that was reported goes on.
+        let goes_on = self.recent.iter().flatten().any(|it| it.is_reported);
+        if struck().count() < STRUCK_MIN || !(is_real || goes_on) {
             return Vec::new();
         }
         // A hiccup before it became slower is none of it.
