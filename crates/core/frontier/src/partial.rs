@@ -2,15 +2,11 @@
 
 use model::{Block, Growth};
 
-/// Seconds by which a rank must be early in a step for that step to tell. Ours: rows of different ranks
-/// do not begin at the same instant.
-const EARLY_S: f64 = 2e-3;
-/// Steps that must tell. Ours: fewer agree by chance.
+use crate::replay::{OVERTAKEN_SHARE, START_SKEW_S, START_SKEW_SHARE};
+
+/// Steps in which a rank must be early, by more than steps of ranks begin apart. Ours: fewer agree by
+/// chance.
 const MIN_STEPS: usize = 3;
-/// Share of these in which a rank may go on before the last one is there although it waits for it.
-const OVERTAKEN_SHARE: f64 = 0.1;
-/// How much before, as a share of how early it is.
-const SKEW_SHARE: f64 = 0.1;
 /// By how much a rank that waits takes longer than those that do not, relative to how early it is.
 /// Ours: it loses all of that, and no more.
 const LOSES: std::ops::RangeInclusive<f64> = 0.8..=1.25;
@@ -35,7 +31,7 @@ pub(crate) fn waiting_groups(block: &Block, prefixes: &[Vec<f64>], at: usize) ->
         let quickest_s = next.iter().copied().fold(f64::INFINITY, f64::min);
         for (rank, seen) in seen.iter_mut().enumerate() {
             let early_s = last_s - here[rank];
-            if early_s >= EARLY_S {
+            if early_s >= START_SKEW_S {
                 seen.add(early_s, next[rank], quickest_s);
             }
         }
@@ -62,7 +58,7 @@ struct Seen {
 
 impl Seen {
     fn add(&mut self, early_s: f64, takes_s: f64, quickest_s: f64) {
-        self.overtaken += usize::from(takes_s < (1.0 - SKEW_SHARE) * early_s);
+        self.overtaken += usize::from(takes_s < (1.0 - START_SKEW_SHARE) * early_s);
         self.longer_s += takes_s - quickest_s;
         self.early_s.push(early_s);
         self.takes_s.push(takes_s);

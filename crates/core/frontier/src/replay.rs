@@ -6,9 +6,9 @@ use crate::partial::waiting_groups;
 
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
-const START_SKEW_S: f64 = 2e-3;
+pub(crate) const START_SKEW_S: f64 = 2e-3;
 /// The same as a share of the wait: the longer the wait, the surer it is one.
-const START_SKEW_SHARE: f64 = 0.1;
+pub(crate) const START_SKEW_SHARE: f64 = 0.1;
 /// How far apart ranks may leave a segment, relative to how far apart they entered it, to come
 /// together in it. Ours: own work would have to make up for half of it by chance.
 const TOGETHER_SHARE: f64 = 0.5;
@@ -18,7 +18,7 @@ const TOGETHER_SHARE: f64 = 0.5;
 const VARIES_S: f64 = 1e-5;
 /// Share of cases in which a rank may go on before the last one is there although all wait for it.
 /// Ours: starts of steps scatter.
-const OVERTAKEN_SHARE: f64 = 0.1;
+pub(crate) const OVERTAKEN_SHARE: f64 = 0.1;
 /// Share of the steps in which a rank must be the last one at a boundary to be always last. Ours.
 const ALWAYS_LAST_SHARE: f64 = 0.9;
 

@@ -434,7 +434,15 @@ pub(crate) fn settle(
     let found = account.map(|account| account.faults(stretch.steps, gates, settings));
     let mut found = found.unwrap_or_default();
     delays.take(&found);
-    let hosts = faults.clone();
+    // Which steps a host struck now and then it knows of all, the device only of those sampled.
+    for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
+        let sizes_s = fault.lateness_s / OTHER_SIZE_RATIO..=fault.lateness_s * OTHER_SIZE_RATIO;
+        let mut hosts = faults.iter().filter(|_| fault.side == Some(Side::Host));
+        if let Some(host) = hosts.find(|it| is_same(fault, it) && sizes_s.contains(&it.lateness_s))
+        {
+            fault.strikes.clone_from(&host.strikes);
+        }
+    }
     faults.retain_mut(|fault| {
         // The queue takes as much of a strike as its host was ahead. Where something is read back a
         // host waits for its device, and by that for the late ones.
@@ -450,15 +458,6 @@ pub(crate) fn settle(
         fault.side = Some(Side::Host);
         kept.is_some()
     });
-    // Which steps a host struck now and then it knows of all, the device only of those sampled.
-    for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
-        let sizes_s = fault.lateness_s / OTHER_SIZE_RATIO..=fault.lateness_s * OTHER_SIZE_RATIO;
-        let mut hosts = hosts.iter().filter(|_| fault.side == Some(Side::Host));
-        if let Some(host) = hosts.find(|it| is_same(fault, it) && sizes_s.contains(&it.lateness_s))
-        {
-            fault.strikes.clone_from(&host.strikes);
-        }
-    }
     // A host that is late in each step is late for its device where that has nothing left.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
         if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {

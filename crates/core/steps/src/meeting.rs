@@ -91,6 +91,15 @@ impl OwnClocks {
 /// # Source
 /// Ours: docs/math/meetings.md.
 pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> ChosenCut {
+    choose_with(steps, clocks, |_| false)
+}
+
+/// The same, where the cut at which ranks issue collectives is also taken if it `is_certain`.
+fn choose_with(
+    steps: &DeliveredSteps<'_>,
+    clocks: &mut OwnClocks,
+    is_certain: impl Fn(&CandidateCut) -> bool,
+) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let issued = issued_cut(steps, ranks);
     let Cut::After(kind) = issued else {
@@ -101,7 +110,7 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> 
         return ChosenCut::unmeasured(issued);
     }
     let first = CandidateCut::measured(issued, steps, &[], ranks);
-    if first.is_beyond_doubt(steps, ranks) {
+    if is_certain(&first) || first.is_beyond_doubt(steps, ranks) {
         return ChosenCut {
             cut: issued,
             meeting: Meeting::Issued,
@@ -122,23 +131,14 @@ pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> 
 /// The same for devices. These may meet in an earlier stage, in which they use at once what a
 /// collective brings, as in a tensor-parallel forward pass, and be apart where the last collectives
 /// are issued. That cut is preferred if much more lateness vanishes there.
+/// Where they lose exactly what they are early by behind the last issue, that they meet there is certain.
 ///
 /// # Source
 /// Ours: docs/math/device.md.
 pub(crate) fn choose_device_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
-    let issued = CandidateCut::measured(issued_cut(steps, ranks), steps, &[], ranks);
-    let chosen = if issued.cut != Cut::Data && issued.is_exact(ranks) {
-        ChosenCut {
-            cut: issued.cut,
-            meeting: Meeting::Issued,
-            runs_ahead: false,
-            waits: issued.growth(),
-            unrecorded: None,
-        }
-    } else {
-        choose_cut(steps, &mut OwnClocks::default())
-    };
+    let is_exact = |issued: &CandidateCut| issued.is_exact(ranks);
+    let chosen = choose_with(steps, &mut OwnClocks::default(), is_exact);
     let mut earlier = cuts_behind_issues(steps);
     earlier.pop();
     if earlier.is_empty() || ranks < 2 {

@@ -2,7 +2,7 @@
 
 use model::{Conclusion, IncidentKind, Severity, Side, Verdict};
 
-use crate::live_devices::played;
+use crate::live_devices::{only, played};
 
 fn verdict(recording: &str) -> Verdict {
     played(&format!("h200/{recording}"), |_| true)
@@ -131,9 +131,7 @@ fn a_device_that_is_slow_after_another_was_is_named() {
 #[test]
 fn a_rank_that_pauses_behind_its_optimizer_now_and_then_is_named() {
     let verdict = verdict("trainer_pause");
-    let [incident] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
+    let incident = only(&verdict);
     let subject = &incident.subject;
     assert_eq!(
         (&subject.ranks[..], subject.stage.as_deref()),
@@ -196,9 +194,7 @@ fn who_is_late_is_named_and_charged_what_it_costs() {
 #[test]
 fn who_waits_in_a_tensor_parallel_pass_is_not_named() {
     let verdict = verdict("tensor_device");
-    let [incident] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
+    let incident = only(&verdict);
     let subject = &incident.subject;
     assert_eq!(
         (&subject.ranks[..], subject.side),

@@ -1,6 +1,8 @@
 //! A recorded pipeline whose hosts run ahead of their devices.
 
-use model::{Announcement, Claim, Conclusion, Event, Input, RankNs, Side, Source, Verdict};
+use model::{
+    Announcement, Claim, Conclusion, Event, Incident, Input, RankNs, Side, Source, Verdict,
+};
 use verdict::{Job, Settings};
 
 use crate::inputs;
@@ -26,12 +28,18 @@ pub(crate) fn played(recording: &str, keep: impl Fn(&Input) -> bool) -> Verdict 
     job.verdict()
 }
 
-#[test]
-fn slow_blocks_of_a_device_are_named_as_the_devices() {
-    let verdict = verdict(|_| true);
+/// The incident of a verdict that has no other.
+pub(crate) fn only(verdict: &Verdict) -> &Incident {
     let [incident] = &verdict.incidents[..] else {
         panic!("{:#?}", verdict.incidents)
     };
+    incident
+}
+
+#[test]
+fn slow_blocks_of_a_device_are_named_as_the_devices() {
+    let verdict = verdict(|_| true);
+    let incident = only(&verdict);
     let subject = &incident.subject;
     assert_eq!(
         (&subject.ranks[..], subject.side),
@@ -55,9 +63,7 @@ fn slow_blocks_of_a_device_are_named_as_the_devices() {
 #[test]
 fn a_slow_device_of_a_tensor_group_is_named() {
     let verdict = verdict_on("tensor_device", |_| true);
-    let [incident] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
+    let incident = only(&verdict);
     let subject = &incident.subject;
     assert_eq!(
         (&subject.ranks[..], subject.side),
@@ -77,9 +83,7 @@ fn a_slow_device_of_a_tensor_group_is_named() {
 #[test]
 fn a_rank_whose_checkpoints_take_longer_is_named() {
     let verdict = verdict_on("storage", |_| true);
-    let [incident] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
+    let incident = only(&verdict);
     let subject = &incident.subject;
     assert_eq!(
         (&subject.ranks[..], subject.stage.as_deref()),
@@ -125,9 +129,7 @@ fn the_last_stage_is_not_named_where_all_hosts_lack_cores() {
 /// What the only incident of a recording says, which is of a rank in a stage, on one of its sides.
 fn said_of(recording: &str, rank: u32, stage: &str, side: Side) -> String {
     let verdict = verdict_on(recording, |_| true);
-    let [incident] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
+    let incident = only(&verdict);
     let subject = &incident.subject;
     assert_eq!(
         (&subject.ranks[..], subject.stage.as_deref(), subject.side),
