@@ -183,7 +183,8 @@ pub const RULES: [FusionRule; 18] = [
     },
     FusionRule {
         name: "hosts meanwhile",
-        when: "the host measured cores or devices of the named ranks during the finding",
+        when: "the host measured cores or devices of the named ranks during the finding; of a hang, \
+               what GPUs do",
         keeps: "the finding; if a function is known, advice about cores comes first, and other \
                 advice follows that of the profile",
         source: "ours",
@@ -509,7 +510,9 @@ fn ask_profile(finding: &mut Finding, witnesses: &dyn Witnesses) {
 }
 
 fn ask_hosts(finding: &mut Finding, witnesses: &dyn Witnesses) {
-    if finding.origin > Origin::Profile && finding.origin != Origin::Blocks {
+    let is_asked = finding.origin <= Origin::Profile
+        || matches!(finding.origin, Origin::Blocks | Origin::Hang);
+    if !is_asked {
         return;
     }
     // Before hosts are asked: what they say now is not what a profile saw.
@@ -524,8 +527,8 @@ fn ask_hosts(finding: &mut Finding, witnesses: &dyn Witnesses) {
     if has_cores && has_function {
         // Whatever it does there takes longer for it.
         finding.actions.insert(0, action);
-    } else if is_seen || has_function {
-        // What was seen in a profile comes first.
+    } else if is_seen || has_function || finding.origin == Origin::Hang {
+        // What was seen in a profile, or of who has not come, is first.
         finding.actions.push(action);
     } else {
         finding.actions = vec![action];

@@ -13,6 +13,18 @@ const BUSY_MIN: f64 = 0.25;
 /// percent, links by halves.
 const SPEED_RATIO: f64 = 0.9;
 
+/// Share of the time up to which a GPU does nothing while its job stands still, and from which it
+/// runs something: a collective that waits keeps a few multiprocessors of a hundred busy.
+const RESTS: f64 = 0.002;
+const RUNS: f64 = 0.008;
+/// How much more or less power than the others a GPU draws that runs something else, of theirs and
+/// in watts. Taste: GPUs of one kind that do the same differ by a tenth.
+const POWER_RATIO: f64 = 1.3;
+const POWER_MIN_W: f64 = 30.0;
+
+/// How often a GPU did not answer any more, among its errors.
+const GPU_LOST: &str = "gpu_lost";
+
 /// A device and the ranks that use it, beside others of its kind.
 struct View<'a> {
     ranks: Vec<u32>,
@@ -95,6 +107,112 @@ pub fn devices(
         }
     }
     found
+}
+
+/// What GPUs do in a job that stands still, and what to look at if some do something else than the
+/// others; and the one with most errors.
+///
+/// `used` is what each device did meanwhile, with the ranks that use it.
+///
+/// # Properties
+/// Each GPU that is like one that does something else is named too.
+pub fn gpus_in_standstill(used: &[(Vec<u32>, DeviceUsage)]) -> Vec<(Observation, Option<Action>)> {
+    let gpus = used
+        .iter()
+        .filter(|(_, usage)| matches!(usage.device, Device::Gpu(_)));
+    let with_errors = gpus
+        .filter(|(_, usage)| error_count(usage) > 0.0)
+        .max_by(|(_, one), (_, other)| error_count(one).total_cmp(&error_count(other)))
+        .map(|(users, usage)| {
+            let found = Observation::Device {
+                users: users.clone(),
+                device: usage.device.clone(),
+                unlike: Unlike::Errors(usage.errors.clone()),
+            };
+            let is_lost = usage.errors.get(GPU_LOST).is_some_and(|count| *count > 0);
+            (found, is_lost.then(|| look_at_health(users.clone())))
+        });
+    with_errors.into_iter().chain(activity(used)).collect()
+}
+
+fn look_at_health(ranks: Vec<u32>) -> Action {
+    let part = DevicePart::Health;
+    Action::LookAtDevice { ranks, part }
+}
+
+/// Which GPUs do something else than the others; nothing if too little is known.
+fn activity(used: &[(Vec<u32>, DeviceUsage)]) -> Option<(Observation, Option<Action>)> {
+    let gpus: Vec<GpuActivity<'_>> = used
+        .iter()
+        .filter_map(|(users, usage)| {
+            Some(GpuActivity {
+                users,
+                busy: usage.gauge(Gauge::BusyShare)?,
+                watts: usage.gauge(Gauge::Watts),
+            })
+        })
+        .collect();
+    let (rest, run): (Vec<_>, Vec<_>) = gpus.iter().partition(|gpu| gpu.busy <= RESTS);
+    // One that is neither has stopped or begun meanwhile.
+    if gpus.len() < 2 || run.iter().any(|gpu| gpu.busy < RUNS) {
+        return None;
+    }
+    let (unlike, others) = if rest.is_empty() || run.is_empty() {
+        by_power(&gpus)
+    } else if run.len() < rest.len() {
+        (run, rest)
+    } else {
+        (rest, run)
+    };
+    let of_both = |gauge: fn(&GpuActivity<'_>) -> Option<f64>| {
+        let [own, usual] = [&unlike, &others]
+            .map(|gpus| median(&mut gpus.iter().filter_map(|gpu| gauge(gpu)).collect::<Vec<_>>()));
+        Some(Beside {
+            own: if unlike.is_empty() { usual? } else { own? },
+            peers: usual.filter(|_| !unlike.is_empty()),
+        })
+    };
+    let ranks_of = |gpus: &[&GpuActivity<'_>]| {
+        let mut ranks: Vec<u32> = gpus.iter().flat_map(|gpu| gpu.users).copied().collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    };
+    let ranks = ranks_of(&unlike);
+    let action = (!ranks.is_empty()).then(|| look_at_health(ranks.clone()));
+    let observation = Observation::GpusInStandstill {
+        busy: of_both(|gpu| Some(gpu.busy))?,
+        watts: of_both(|gpu| gpu.watts),
+        others: ranks_of(&others),
+        unlike: ranks,
+    };
+    Some((observation, action))
+}
+
+/// What a GPU does, of whatever ranks.
+struct GpuActivity<'a> {
+    users: &'a [u32],
+    busy: f64,
+    watts: Option<f64>,
+}
+
+/// The GPUs that draw other power than most, and the others.
+fn by_power<'a, 'gpu>(
+    gpus: &'a [GpuActivity<'gpu>],
+) -> (Vec<&'a GpuActivity<'gpu>>, Vec<&'a GpuActivity<'gpu>>) {
+    let usual_w = median(&mut gpus.iter().filter_map(|gpu| gpu.watts).collect::<Vec<_>>());
+    let (unlike, others): (Vec<_>, Vec<_>) = gpus.iter().partition(|gpu| {
+        gpu.watts.zip(usual_w).is_some_and(|(own_w, usual_w)| {
+            let is_far = own_w.max(usual_w) > POWER_RATIO * own_w.min(usual_w);
+            is_far && (own_w - usual_w).abs() > POWER_MIN_W
+        })
+    });
+    // Where power is all over the place, it says nothing of who is unlike whom.
+    if unlike.len() < others.len() {
+        (unlike, others)
+    } else {
+        (Vec::new(), gpus.iter().collect())
+    }
 }
 
 /// What may be worth telling, what explains most in front.
@@ -316,6 +434,60 @@ mod tests {
             (unlike, users, part)
         };
         found.map(unlike).collect()
+    }
+
+    /// Whose GPUs are unlike the others in a job that stands still, by their busy shares and watts.
+    fn unlike(gpus: &[(f64, f64)]) -> Option<Vec<u32>> {
+        let gpus = (0..).zip(gpus);
+        let used: Vec<_> = gpus
+            .map(|(rank, (busy, watts))| {
+                gpu(rank, &[(Gauge::BusyShare, *busy), (Gauge::Watts, *watts)])
+            })
+            .collect();
+        let (what, action) = gpus_in_standstill(&used).pop()?;
+        let Observation::GpusInStandstill { unlike, .. } = what else {
+            panic!("{what:?}")
+        };
+        assert_eq!(action.is_some(), !unlike.is_empty());
+        Some(unlike)
+    }
+
+    #[test]
+    fn gpus_that_do_something_else_in_a_standstill_are_named() {
+        let spins = (0.06, 150.0);
+        assert_eq!(unlike(&[spins, (0.0, 70.0), spins, spins]), Some(vec![1]));
+        let two_rest = [spins, (0.0, 70.0), (0.0, 72.0), spins, spins];
+        assert_eq!(unlike(&two_rest), Some(vec![1, 2]));
+        assert_eq!(
+            unlike(&[spins, spins, (1.0, 410.0)]),
+            Some(vec![2]),
+            "a kernel that does not end"
+        );
+        assert_eq!(unlike(&[(0.0, 70.0), (0.0, 72.0), spins]), Some(vec![2]));
+    }
+
+    #[test]
+    fn gpus_that_do_alike_in_a_standstill_are_not() {
+        assert_eq!(unlike(&[(0.06, 150.0), (0.08, 170.0)]), Some(vec![]));
+        assert_eq!(unlike(&[(0.0, 70.0), (0.0, 99.0)]), Some(vec![]));
+        // Which of two is unusual?
+        assert_eq!(unlike(&[(1.0, 150.0), (1.0, 400.0)]), Some(vec![]));
+        assert_eq!(unlike(&[(0.06, 150.0)]), None);
+        // It worked until a moment ago.
+        assert_eq!(unlike(&[(0.06, 150.0), (0.004, 90.0)]), None);
+        assert_eq!(unlike(&[]), None);
+    }
+
+    #[test]
+    fn a_gpu_that_is_lost_in_a_standstill_is_told_by_its_errors() {
+        let (users, mut lost) = gpu(1, &[]);
+        lost.errors.insert(GPU_LOST.to_owned(), 9);
+        let spins = |rank| gpu(rank, &[(Gauge::BusyShare, 1.0)]);
+        let found = gpus_in_standstill(&[spins(0), (users, lost), spins(2)]);
+        let (Observation::Device { users, .. }, Some(_)) = &found[0] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(users, &[1]);
     }
 
     fn beside(own: f64, peers: f64) -> Beside {

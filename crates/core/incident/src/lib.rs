@@ -58,7 +58,7 @@ pub use arrival::{late, slowed};
 pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks};
 pub use connection::link_slowed;
 pub use death::death;
-pub use device::devices;
+pub use device::{devices, gpus_in_standstill};
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use function::function;
 pub use hang::{folded, hang};

@@ -145,6 +145,8 @@ pub enum DevicePart {
     Cable,
     /// Others that use a card.
     OtherUsers,
+    /// Whether a GPU still works.
+    Health,
 }
 
 /// One end of a connection.

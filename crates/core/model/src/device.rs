@@ -31,6 +31,8 @@ pub enum Gauge {
     MemoryShare,
     /// Clock of the multiprocessors while they work, in MHz.
     ClockMhz,
+    /// Power that the GPU draws, in watts.
+    Watts,
     /// Share of the time in which heat slows the GPU down.
     HeatShare,
     /// Share of the time in which its power limit does.

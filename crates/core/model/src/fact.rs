@@ -97,6 +97,17 @@ pub enum Observation {
         /// In what.
         unlike: Unlike,
     },
+    /// What GPUs did while nothing moved.
+    GpusInStandstill {
+        /// Ranks whose GPUs do something else than the others'; none if all do alike.
+        unlike: Vec<u32>,
+        /// The other ranks whose GPUs are known.
+        others: Vec<u32>,
+        /// Share of the time for which they ran something; of the others, where all do alike.
+        busy: Beside,
+        /// Power that they drew, in watts, where it is known.
+        watts: Option<Beside>,
+    },
     /// A host saw something in its network.
     Network {
         /// A rank of the host.
@@ -302,6 +313,7 @@ impl Observation {
             | Self::Cores(_)
             | Self::TooFewCores { .. }
             | Self::Device { .. }
+            | Self::GpusInStandstill { .. }
             | Self::Network { .. }
             | Self::Killed { .. } => Method::Host,
             Self::Arrival { .. }
@@ -348,6 +360,7 @@ impl Observation {
             | Self::StepsSlower(_)
             | Self::LeftTogether(_)
             | Self::Cores(_)
+            | Self::GpusInStandstill { .. }
             | Self::Pipeline(_)
             | Self::StepSlowdown(_)
             | Self::Arrival { .. }

@@ -231,6 +231,9 @@ fn device_part(part: DevicePart) -> &'static str {
         DevicePart::OtherUsers => {
             "other processes that use this card, and data that is read over it"
         }
+        DevicePart::Health => {
+            "whether its GPU still works: Xid errors in the kernel log, nvidia-smi"
+        }
     }
 }
 
@@ -336,6 +339,7 @@ mod tests {
             DevicePart::Nvlinks,
             DevicePart::Cable,
             DevicePart::OtherUsers,
+            DevicePart::Health,
         ] {
             assert_documented(device_part(part));
         }

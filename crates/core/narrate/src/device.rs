@@ -3,7 +3,7 @@
 use model::{Beside, Brake, Device, Unlike};
 
 use crate::fact::Worded;
-use crate::words::{share, who};
+use crate::words::{of, share, who};
 
 pub(crate) fn unlike(users: &[u32], device: &Device, unlike: &Unlike) -> Worded {
     let name = match device {
@@ -81,6 +81,42 @@ pub(crate) fn unlike(users: &[u32], device: &Device, unlike: &Unlike) -> Worded 
             Worded::new("device_errors", text, &[("errors", sum)])
         }
     }
+}
+
+/// What GPUs do while nothing moves: first those that are unlike the others.
+pub(crate) fn in_standstill(
+    unlike: &[u32],
+    others: &[u32],
+    busy: Beside,
+    watts: Option<Beside>,
+) -> Worded {
+    let first = if unlike.is_empty() { others } else { unlike };
+    let mut text = format!(
+        "the {} of {} {} busy for {} of the time",
+        of(first, "GPU", "GPUs"),
+        who(first),
+        of(first, "was", "were"),
+        share(busy.own)
+    );
+    let mut values = vec![("busy_share", busy.own)];
+    if let Some(watts) = watts {
+        text += &format!(" and drew {:.0} W", watts.own);
+        values.push(("watts", watts.own));
+    }
+    if let Some(usual) = busy.peers {
+        text += &format!(
+            ", {} of {} for {}",
+            of(others, "that", "those"),
+            who(others),
+            share(usual)
+        );
+        values.push(("peers_busy_share", usual));
+    }
+    if let Some(usual) = watts.and_then(|watts| watts.peers) {
+        text += &format!(" and {usual:.0} W");
+        values.push(("peers_watts", usual));
+    }
+    Worded::new("gpu_activity", text, &values)
 }
 
 fn both(beside: Beside) -> (f64, f64) {
@@ -187,6 +223,33 @@ mod tests {
         assert_eq!(
             said(Unlike::Busy(beside(0.3, 0.9))),
             "gpu_busy: the GPU of rank 2 was busy for 30 % of the time, its peers' for 90 %"
+        );
+    }
+
+    #[test]
+    fn what_gpus_do_in_a_standstill_is_worded() {
+        let (stopped, works) = (beside(0.0, 1.0), beside(71.0, 152.0));
+        let said = |unlike: &[u32], others: &[u32], busy, watts| {
+            let Worded { label, text, .. } = in_standstill(unlike, others, busy, watts);
+            format!("{label}: {text}")
+        };
+        assert_eq!(
+            said(&[2], &[0, 1, 3], stopped, Some(works)),
+            "gpu_activity: the GPU of rank 2 was busy for 0.0 % of the time and drew 71 W, those of \
+             ranks 0-1,3 for 100 % and 152 W"
+        );
+        assert_eq!(
+            said(&[2, 3], &[0], stopped, None),
+            "gpu_activity: the GPUs of ranks 2-3 were busy for 0.0 % of the time, that of rank 0 for \
+             100 %"
+        );
+        let all = Beside {
+            own: 1.0,
+            peers: None,
+        };
+        assert_eq!(
+            said(&[], &[0, 1], all, None),
+            "gpu_activity: the GPUs of ranks 0-1 were busy for 100 % of the time"
         );
     }
 

@@ -139,6 +139,12 @@ fn worded(what: &Observation) -> Worded {
             device,
             unlike,
         } => device::unlike(users, device, unlike),
+        Observation::GpusInStandstill {
+            unlike,
+            others,
+            busy,
+            watts,
+        } => device::in_standstill(unlike, others, *busy, *watts),
         Observation::Network { rank, fault, peer } => network::fault(*rank, fault, *peer),
         Observation::Pipeline(found) => pipeline::fact(found),
         Observation::StepSlowdown(found) => what_if::fact(found),

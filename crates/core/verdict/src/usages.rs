@@ -93,6 +93,15 @@ impl Usages {
         });
         summed.collect()
     }
+
+    /// What each device did lately, if its ranks were in this step all the while.
+    pub(crate) fn devices_at(&self, step: u64) -> Vec<(Vec<u32>, DeviceUsage)> {
+        let of_step = self.devices.iter().filter_map(|((users, _), history)| {
+            let (steps, usage) = history.back()?;
+            (*steps == (step..=step)).then(|| (users.clone(), usage.clone()))
+        });
+        of_step.collect()
+    }
 }
 
 fn keep<T>(history: &mut UsageHistory<T>, steps: RangeInclusive<u64>, usage: T, most: usize) {

@@ -1,10 +1,10 @@
 // A stand-in for libnvidia-ml.so.1 with two GPUs, of which the second is hot, has lost two of its
 // NVLinks and counts errors on the others; with NO_GPM it measures nothing itself. A process
-// computes on it only if its number is in FAKE_NVML_PID.
+// computes on it only if its number is in FAKE_NVML_PID. With LOST it does not answer for long.
 #include <stdlib.h>
 #include <string.h>
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7, GPU_IS_LOST = 15 };
 typedef struct { unsigned number, replays; } Device;
 static Device devices[2] = {{0, 0}, {1, 40}};
 static unsigned samples;
@@ -51,8 +51,17 @@ int nvmlDeviceGetUUID(Device *device, char *text, unsigned size) {
     return OK;
 }
 int nvmlDeviceGetUtilizationRates(Device *device, Utilization *found) {
+#ifdef LOST
+    static unsigned asked;
+    if (device->number && asked++ > 3)
+        return GPU_IS_LOST;
+#endif
     found->gpu = device->number ? 97 : 50;
     found->memory = 20;
+    return OK;
+}
+int nvmlDeviceGetPowerUsage(Device *device, unsigned *milliwatts) {
+    *milliwatts = device->number ? 71500 : 152000;
     return OK;
 }
 int nvmlDeviceGetClockInfo(Device *device, unsigned kind, unsigned *mhz) {

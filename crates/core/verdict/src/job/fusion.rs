@@ -3,7 +3,9 @@
 use std::ops::RangeInclusive;
 
 use diagnosis::{OwnBlocks, RULES, SlowLink, Witnesses, fuse};
-use incident::{cores, cpu_quota, devices, own_blocks, too_few_cores, without_core};
+use incident::{
+    cores, cpu_quota, devices, gpus_in_standstill, own_blocks, too_few_cores, without_core,
+};
 use model::{Action, Claim, During, Fact, Finding, IncidentKind, JobContext, Observation};
 use schedule::Worked;
 
@@ -61,6 +63,10 @@ impl Witnesses for Job {
     fn hosts(&self, finding: &Finding, is_seen: bool) -> Vec<(Observation, Option<Action>)> {
         let ranks = &finding.subject.ranks;
         let steps = finding.first_step..=finding.last_step;
+        if finding.kind == IncidentKind::Hang {
+            let used = self.usages.devices_at(finding.last_step);
+            return gpus_in_standstill(&used);
+        }
         let meanwhile = self.usages.during(&steps);
         let cores = if is_seen {
             // A window sees that there is no core, but not why.

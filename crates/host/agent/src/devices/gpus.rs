@@ -16,6 +16,7 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::struct_wrappers::gpm::GpmMetricResult;
 use nvml_wrapper::structs::device::FieldId;
@@ -156,6 +157,8 @@ struct WatchedGpu<'nvml> {
     sample: Option<GpmSample<'nvml>>,
     looked: Option<Instant>,
     links: Option<(Instant, Links)>,
+    /// How often it was asked for its errors, and did not answer any more.
+    lost: u64,
 }
 
 /// How it is linked.
@@ -186,6 +189,7 @@ impl<'nvml> WatchedGpu<'nvml> {
             sample: None,
             looked: None,
             links: None,
+            lost: 0,
         })
     }
 
@@ -216,6 +220,7 @@ impl<'nvml> WatchedGpu<'nvml> {
             [
                 (Gauge::BusyShare, used.busy),
                 (Gauge::MemoryShare, used.memory),
+                (Gauge::Watts, self.watts()),
                 (Gauge::PcieBytesPerS, used.pcie.map(Ways::sum)),
                 (Gauge::NvlinkBytesPerS, used.nvlink.map(Ways::sum)),
                 (Gauge::Nvlinks, links.nvlinks.map(f64::from)),
@@ -285,6 +290,11 @@ impl<'nvml> WatchedGpu<'nvml> {
         used
     }
 
+    fn watts(&self) -> Option<f64> {
+        let milliwatts = self.device.power_usage().ok()?;
+        Some(f64::from(milliwatts) / 1e3)
+    }
+
     /// What it has measured of itself since the last look.
     fn measure(&mut self) -> Measured {
         if !self.measures_itself {
@@ -326,8 +336,12 @@ impl<'nvml> WatchedGpu<'nvml> {
         }
     }
 
-    fn errors(&self) -> Vec<(String, u64)> {
+    fn errors(&mut self) -> Vec<(String, u64)> {
         let mut errors = self.pcie.errors();
+        // The driver has no counter of this.
+        let is_lost = matches!(self.device.utilization_rates(), Err(NvmlError::GpuLost));
+        self.lost += u64::from(is_lost);
+        errors.push(("gpu_lost".to_owned(), self.lost));
         let counts = self.fields(&ERRORS.map(|(_, field)| field));
         errors.extend(
             ERRORS
@@ -480,6 +494,7 @@ pub(super) mod tests {
         let mut reported = vec![
             busy,
             memory,
+            (Gauge::Watts, 152.0),
             (Gauge::Nvlinks, 6.0),
             (Gauge::ClockMhz, 1980.0),
         ];
@@ -488,6 +503,7 @@ pub(super) mod tests {
         let mut reported = vec![
             (Gauge::BusyShare, 0.97),
             memory,
+            (Gauge::Watts, 71.5),
             (Gauge::Nvlinks, 4.0),
             (Gauge::PcieLanes, 8.0),
             (Gauge::PcieLanesMost, 16.0),
@@ -496,7 +512,10 @@ pub(super) mod tests {
         ];
         reported.extend(slowed(1.0, 0.0));
         assert_eq!(hot.gauges, reported);
-        assert_eq!(hot.errors, [("nvlink_replay".to_owned(), 41)]);
+        assert_eq!(
+            hot.errors,
+            [("gpu_lost".to_owned(), 0), ("nvlink_replay".to_owned(), 41)]
+        );
         assert_eq!(again.errors, [], "links are asked for once a second");
         assert!(again.lasted_s > 0.0 && again.at_ns > hot.at_ns);
     }
@@ -520,6 +539,29 @@ pub(super) mod tests {
             (Resource::NvLink, 50_000.0 * MIB / 100e9),
         ];
         assert_eq!(hot.shares, shares);
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_any_more_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        fake_bus(folder.path());
+        let library = fake_nvml(folder.path(), &["-DLOST", "-DNO_GPM"]);
+        let gpus = Gpus::watch(library.as_os_str(), folder.path());
+        let mut looks = gpus.looks.iter().filter(|look| look.gpu == 1);
+        let first = looks.next().unwrap();
+        assert!(first.errors.contains(&("gpu_lost".to_owned(), 0)));
+        // The second time that it is asked.
+        let next = looks.find(|look| !look.errors.is_empty()).unwrap();
+        assert!(
+            next.errors.contains(&("gpu_lost".to_owned(), 1)),
+            "{next:?}"
+        );
+        assert!(
+            !next
+                .gauges
+                .iter()
+                .any(|(gauge, _)| *gauge == Gauge::BusyShare)
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Jobs in which hosts wait for devices, and which of these is behind.
 
+use model::{Device, DeviceUsage, Gauge, Method};
+
 use super::hangs::{quiet, sum, take_mark};
 use super::*;
 
@@ -70,4 +72,61 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
     assert!(reported.contains(&format!(
         "{there}; the device of rank 2 was not observed there"
     )));
+}
+
+/// What GPUs do meanwhile says which may have stopped, and names nobody.
+#[test]
+fn what_gpus_do_in_a_standstill_stands_beside_it() {
+    let mut job = issued_alike(12);
+    let tell = |job: &mut Job, first_step, busy_of_two: f64| {
+        for rank in 0..4 {
+            let mut usage = DeviceUsage::new(Device::Gpu(rank));
+            let (busy, watts) = if rank == 2 {
+                (busy_of_two, 71.0)
+            } else {
+                (1.0, 152.0)
+            };
+            usage.measure(Gauge::BusyShare, busy, 10.0);
+            usage.measure(Gauge::Watts, watts, 10.0);
+            job.take(Input::Device {
+                ranks: vec![rank],
+                first_step,
+                last_step: 40,
+                usage: Box::new(usage),
+            });
+        }
+    };
+    let said = |job: &Job| {
+        let [hang] = &job.verdict().incidents[..] else {
+            panic!("{:?}", job.verdict())
+        };
+        assert!(hang.subject.ranks.is_empty(), "{}", hang.text);
+        let of_hosts = hang.evidence.iter().filter(|it| it.method == Method::Host);
+        let of_hosts: Vec<String> = of_hosts.map(|it| it.text.clone()).collect();
+        (of_hosts, hang.advice.clone())
+    };
+    tell(&mut job, 30, 0.0);
+    quiet(&mut job, 73);
+    job.take(Input::StacksComplete);
+    assert_eq!(said(&job).0, [""; 0], "partly of steps before");
+    tell(&mut job, 40, 0.0);
+    let (of_hosts, advice) = said(&job);
+    assert_eq!(
+        of_hosts,
+        [
+            "the GPU of rank 2 was busy for 0.0 % of the time and drew 71 W, those of ranks 0-1,3 for \
+             100 % and 152 W"
+        ]
+    );
+    assert!(
+        advice.contains("on rank 2, look at whether its GPU still works"),
+        "{advice}"
+    );
+    tell(&mut job, 40, 1.0);
+    let (of_hosts, _) = said(&job);
+    assert_eq!(of_hosts.len(), 1);
+    assert!(
+        of_hosts[0].starts_with("the GPU of rank 2 was busy for 100 %"),
+        "{of_hosts:?}"
+    );
 }
