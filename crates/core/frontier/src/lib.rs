@@ -46,6 +46,7 @@ mod label;
 mod localise;
 mod partial;
 mod peers;
+mod positions;
 mod queues;
 mod replay;
 mod sketch;

@@ -2,7 +2,8 @@
 
 use model::{Block, Growth};
 
-use crate::replay::{OVERTAKEN_SHARE, START_SKEW_S, START_SKEW_SHARE};
+use crate::positions::wait_segment;
+use crate::replay::{OVERTAKEN_SHARE, START_SKEW_S, group_of, is_overtaken, last_arrivals};
 
 /// Steps in which a rank must be early, by more than steps of ranks begin apart. Ours: fewer agree by
 /// chance.
@@ -11,26 +12,33 @@ const MIN_STEPS: usize = 3;
 /// Ours: it loses all of that, and no more.
 const LOSES: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 
-/// Who is joined right behind a boundary, if some ranks wait there for the last one to get there and
-/// others do not: of a broadcast along a ring, those behind the late rank wait. Each takes as much longer
+/// The group of rank 0 where it is alone, of rank 1 one less: numbers that no communicator has but by
+/// chance.
+const ALONE: u32 = u32::MAX;
+
+/// Who is joined right behind a boundary, if some ranks wait there for the last one of their group to
+/// get there and others do not: of a broadcast along a ring, those behind the late rank wait. Each takes as much longer
 /// there than the quickest as it is early, and is never past the next boundary before the last one is at
 /// this. `None` if no rank does so.
 ///
 /// `prefixes` are those of the block's rows.
 /// # Shape
-/// `[rank]`, as in [`Block::groups`]: who does not wait is in a group of its own.
+/// `[rank]`, as in [`Block::groups`]: who is early and does not wait is in a group of its own.
 /// # Source
 /// Ours: docs/math/meetings.md.
 pub(crate) fn waiting_groups(block: &Block, prefixes: &[Vec<f64>], at: usize) -> Option<Vec<u32>> {
     let ranks = block.ranks;
+    let groups = block.groups.as_deref();
     let mut seen = vec![Seen::default(); ranks];
-    for ((_, row), prefixes) in block.rows().zip(prefixes) {
+    let to = wait_segment(block, at)?;
+    for prefixes in prefixes {
         let here = &prefixes[at * ranks..(at + 1) * ranks];
-        let next = &row[(at + 1) * ranks..(at + 2) * ranks];
-        let last_s = here.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let there = prefixes[to * ranks..].iter().take(ranks);
+        let next: Vec<f64> = there.zip(here).map(|(there, here)| there - here).collect();
+        let last_s = last_arrivals(groups, at, here);
         let quickest_s = next.iter().copied().fold(f64::INFINITY, f64::min);
         for (rank, seen) in seen.iter_mut().enumerate() {
-            let early_s = last_s - here[rank];
+            let early_s = last_s[rank] - here[rank];
             if early_s >= START_SKEW_S {
                 seen.add(early_s, next[rank], quickest_s);
             }
@@ -42,8 +50,14 @@ pub(crate) fn waiting_groups(block: &Block, prefixes: &[Vec<f64>], at: usize) ->
         .collect();
     let waits: Vec<bool> = seen.into_iter().map(Seen::waits).collect();
     let alone = |rank: usize| is_early[rank] && !waits[rank];
-    let groups = (0..ranks).map(|rank| if alone(rank) { rank as u32 + 1 } else { 0 });
-    waits.contains(&true).then(|| groups.collect())
+    let joined = (0..ranks).map(|rank| {
+        if alone(rank) {
+            ALONE - rank as u32
+        } else {
+            group_of(groups, at * ranks + rank)
+        }
+    });
+    waits.contains(&true).then(|| joined.collect())
 }
 
 /// The steps in which a rank is early.
@@ -58,7 +72,7 @@ struct Seen {
 
 impl Seen {
     fn add(&mut self, early_s: f64, takes_s: f64, quickest_s: f64) {
-        self.overtaken += usize::from(takes_s < (1.0 - START_SKEW_SHARE) * early_s);
+        self.overtaken += usize::from(is_overtaken(early_s, takes_s));
         self.longer_s += takes_s - quickest_s;
         self.early_s.push(early_s);
         self.takes_s.push(takes_s);
@@ -82,21 +96,25 @@ mod tests {
     use crate::replay::prefixes;
 
     /// Milliseconds of three ranks in a data wait and a forward pass, forty steps.
-    fn joined(row_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
+    fn block(row_ms: impl Fn(usize) -> [f64; 6]) -> Block {
         let boundary = |stage| Boundary {
             stage,
             after: MarkKind::DataEnd,
             ending: Ending::Mark(MarkKind::BackwardBegin),
             sync: Sync::None,
         };
-        let block = Block {
+        Block {
             boundaries: [StageId::DATA, StageId::FORWARD].map(boundary).into(),
             groups: None,
             steps: (0..40).collect(),
             durations_s: (0..40).flat_map(row_ms).map(|ms| ms * 1e-3).collect(),
             ranks: 3,
             carried: 0,
-        };
+        }
+    }
+
+    fn joined(row_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
+        let block = block(row_ms);
         let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, 3)).collect();
         waiting_groups(&block, &rows, 0)
     }
@@ -110,7 +128,17 @@ mod tests {
     fn behind_a_late_rank_of_a_ring_ranks_wait_and_the_first_does_not() {
         let late = |step| 30.0 + varies(step, 7);
         let joined = joined(|step| [0.0, late(step), 0.0, 2.0, 2.0, late(step) + 1.0]);
-        assert_eq!(joined, Some(vec![1, 0, 0]));
+        assert_eq!(joined, Some(vec![ALONE, 0, 0]));
+    }
+
+    /// Ranks 0 and 1 gather with each other; rank 2 is later than both, and they do not wait for it.
+    #[test]
+    fn a_rank_waits_for_the_last_one_of_its_communicator() {
+        let late = |step| 30.0 + varies(step, 7);
+        let mut block = block(|step| [0.0, late(step), 50.0, late(step) + 1.0, 2.0, 2.0]);
+        block.groups = Some([7, 7, 8, 0, 0, 0].into());
+        let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, 3)).collect();
+        assert_eq!(waiting_groups(&block, &rows, 0), Some(vec![7, 7, 8]));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::{Block, Boundary, Growth, Meeting, StageId, Sync, Window};
 
 use crate::partial::waiting_groups;
+use crate::positions::{positions, wait_segment};
 
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
@@ -186,7 +188,7 @@ fn joins(boundary: &Boundary) -> bool {
 }
 
 /// The group of a cell, `[boundary][rank]`; 0 where all ranks are in one.
-fn group_of(groups: Option<&[u32]>, cell: usize) -> u32 {
+pub(crate) fn group_of(groups: Option<&[u32]>, cell: usize) -> u32 {
     groups.map_or(0, |groups| groups[cell])
 }
 
@@ -339,21 +341,25 @@ pub fn join_devices_where_seen(window: &mut Window) {
 
 /// Joins ranks of a block where only some of them wait.
 fn join_some(block: &mut Block) {
-    // Where communicators divide the job it is not known which of them a wait is for.
-    if block.groups.is_some() {
-        return;
-    }
     let ranks = block.ranks;
-    let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, ranks)).collect();
+    let rows = positions(block);
     let mut boundaries = block.boundaries.to_vec();
-    let mut groups = vec![0; boundaries.len() * ranks];
+    let cells = boundaries.len() * ranks;
+    let mut groups = block
+        .groups
+        .as_deref()
+        .map_or_else(|| vec![0; cells], <[u32]>::to_vec);
     for at in 0..boundaries.len().saturating_sub(1) {
-        if boundaries[at].sync != Sync::None || boundaries[at + 1].stage == StageId::DATA {
+        let here = at * ranks..(at + 1) * ranks;
+        // Where communicators divide the job it is not known which of them a wait elsewhere is for.
+        let is_open = block.groups.is_some() && groups[here.clone()].contains(&0);
+        let is_joined = boundaries[at].sync != Sync::None;
+        if is_joined || is_open || boundaries[at + 1].stage == StageId::DATA {
             continue;
         }
         if let Some(joined) = waiting_groups(block, &rows, at) {
             boundaries[at].sync = Sync::Assumed;
-            groups[at * ranks..(at + 1) * ranks].copy_from_slice(&joined);
+            groups[here].copy_from_slice(&joined);
         }
     }
     if groups.iter().any(|group| *group != 0) {
@@ -369,15 +375,24 @@ fn join(window: &mut Window, awaited: impl Fn(&Block) -> Vec<bool>) {
         let together = comes_together(block);
         let awaited = awaited(block);
         let mut boundaries = block.boundaries.to_vec();
+        let mut groups = block.groups.as_deref().map(<[u32]>::to_vec);
         for at in 0..boundaries.len() {
-            let waits = boundaries.get(at + 1).is_some_and(|next| {
-                // The last segment ends at the cut, which is where ranks are seen to meet.
-                let meets = seen && at + 2 == together.len();
-                let is_awaited = awaited.get(at) == Some(&true);
-                next.stage != StageId::DATA && (together[at + 1] || is_awaited || meets)
-            });
-            boundaries[at].sync = if waits { Sync::Assumed } else { Sync::None };
+            let is_next_data = |next: &Boundary| next.stage == StageId::DATA;
+            boundaries[at].sync = Sync::None;
+            if boundaries.get(at + 1).is_none_or(is_next_data) {
+                continue;
+            }
+            // The last segment ends at the cut, which is where ranks are seen to meet.
+            let meet = together[at + 1] || seen && at + 2 == together.len();
+            if meet || awaited.get(at) == Some(&true) {
+                boundaries[at].sync = Sync::Assumed;
+            }
+            // All of them: through ranks that are in several groups, if not by one collective.
+            if let Some(groups) = groups.as_mut().filter(|_| meet) {
+                groups[at * block.ranks..(at + 1) * block.ranks].fill(0);
+            }
         }
+        block.groups = groups.map(Arc::from);
         block.boundaries = boundaries.into();
     }
 }
@@ -411,7 +426,8 @@ fn comes_together(block: &Block) -> Vec<bool> {
 fn awaited(block: &Block) -> Vec<bool> {
     let rows: Vec<(&[f64], Vec<f64>)> = block
         .rows()
-        .map(|(_, row)| (row, prefixes(row, block.ranks)))
+        .map(|(_, row)| row)
+        .zip(positions(block))
         .collect();
     let growths: Vec<Option<WaitGrowth>> = (0..block.boundaries.len())
         .map(|at| WaitGrowth::of(block, &rows, at))
@@ -451,22 +467,23 @@ impl WaitGrowth {
         let ranks = block.ranks;
         let sync = block.boundaries[at].sync;
         let joins = matches!(sync, Sync::Issue(op) if !op.is_point_to_point());
-        if !joins || at + 1 == block.boundaries.len() {
+        if !joins {
             return None;
         }
+        let to = wait_segment(block, at)?;
         let groups = block.groups.as_deref();
         // `[rank][row]`, in seconds: how long before the last of its group a rank is here, and what
         // its next segment takes.
         let mut early_s = vec![Vec::with_capacity(rows.len()); ranks];
         let mut next_s = early_s.clone();
         let mut overtaken = 0;
-        for (row, prefixes) in rows {
+        for (_, prefixes) in rows {
             let here = &prefixes[at * ranks..(at + 1) * ranks];
             let last = LastArrivals::new(groups, at, here);
             for rank in 0..ranks {
                 let early = last.of(group_of(groups, at * ranks + rank)) - here[rank];
-                let next = row[(at + 1) * ranks + rank];
-                overtaken += u32::from(next < (1.0 - START_SKEW_SHARE) * early);
+                let next = prefixes[to * ranks + rank] - here[rank];
+                overtaken += u32::from(is_overtaken(early, next));
                 early_s[rank].push(early);
                 next_s[rank].push(next);
             }
@@ -495,6 +512,12 @@ impl WaitGrowth {
     }
 }
 
+/// Whether a rank that is so early goes on before the last one is there, by more than rows of ranks
+/// begin apart.
+pub(crate) fn is_overtaken(early_s: f64, takes_s: f64) -> bool {
+    takes_s < early_s - START_SKEW_S.max(START_SKEW_SHARE * early_s)
+}
+
 /// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:
 /// there it no longer waits for others, but for its device. Zero where hosts meet as they issue.
 ///
@@ -517,7 +540,7 @@ pub fn device_wait_s(window: &Window) -> f64 {
         .sum()
 }
 
-fn spread(values: &[f64]) -> f64 {
+pub(crate) fn spread(values: &[f64]) -> f64 {
     let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     max - values.iter().copied().fold(f64::INFINITY, f64::min)
 }

@@ -113,6 +113,25 @@ fn a_slow_device_is_named_beside_one_that_waits_for_buffers() {
     assert!(others.iter().all(|it| it.severity == Severity::Info));
 }
 
+/// Ranks 0 and 1, and 2 and 3, share parameters, and 0 and 2, and 1 and 3, their gradients. Rank 3 waits
+/// for rank 2 in each layer, and the steps of ranks begin milliseconds apart.
+#[test]
+fn a_slow_device_is_named_without_the_rank_that_shares_its_parameters() {
+    let verdict = verdict("hybrid_device");
+    for incident in &verdict.incidents {
+        let subject = &incident.subject;
+        assert_eq!(
+            (&subject.ranks[..], subject.side),
+            (&[2][..], Some(Side::Device)),
+            "{}",
+            incident.text
+        );
+    }
+    let last = verdict.incidents.iter().find(|it| it.open).unwrap();
+    let stages = ["model.backward_cpu_wall", "model.fwd_loss_cpu_wall"];
+    assert!(stages.map(Some).contains(&last.subject.stage.as_deref()));
+}
+
 /// Kernels of rank 1's device take twice as long in steps 20 to 69, and those of rank 2's from then on.
 #[test]
 fn a_device_that_is_slow_after_another_was_is_named() {
