@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use frontier::WindowFrontier;
-use model::{Meeting, Side, StageId, Sync, Window, median};
+use model::{Meeting, Side, StageId, Sync, Window, lower_median, median};
 
 use crate::{DeviceAccount, Devices, Fault, FaultKind, IncidentSettings};
 
@@ -191,9 +191,7 @@ fn usual_s(window: &Window, stage: StageId) -> f64 {
                     *total_s += seconds;
                 }
             }
-            totals_s.sort_unstable_by(f64::total_cmp);
-            let lower = totals_s.get(totals_s.len().saturating_sub(1) / 2);
-            sum_s += lower.copied().unwrap_or(0.0);
+            sum_s += lower_median(&mut totals_s).unwrap_or(0.0);
         }
     }
     sum_s

@@ -102,7 +102,7 @@ pub use hold_up::{Failure, HoldUp, RankChannel, Slowness, Straggler};
 pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use matrix::{RankColumn, StageSlot, StepRow};
-pub use median::{median, medians_of_others};
+pub use median::{lower_median, median, medians_of_others};
 pub use network::{NetworkFault, QueuePairName};
 pub use note::{CallLogNote, DevicesSeen, VerdictNote};
 pub use pipeline::{

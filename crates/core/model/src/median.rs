@@ -19,6 +19,17 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
+/// The lower of the middle two for an even count, else the middle one; `None` if empty. Where half of the
+/// values are unusual, [`median`] is between those and the others.
+///
+/// Reorders `values`.
+/// # Complexity
+/// Linear on average.
+pub fn lower_median(values: &mut [f64]) -> Option<f64> {
+    let middle = values.len().checked_sub(1)? / 2;
+    Some(*values.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
 /// For each value the median of the others; the value itself if there is no other.
 ///
 /// # Complexity
@@ -65,6 +76,13 @@ mod tests {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn a_lower_median_is_one_of_the_values() {
+        assert_eq!(lower_median(&mut []), None);
+        assert_eq!(lower_median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(lower_median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.0));
     }
 
     #[test]

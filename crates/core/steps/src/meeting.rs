@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankNs, RankStep, median};
+use model::{
+    Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankNs, RankStep, lower_median, median,
+};
 
 use crate::cells::{CellRange, Cells, DeliveredSteps, Issues, rank_rows};
 
@@ -503,9 +505,7 @@ fn add_up(ends_s: &mut [f64], took_s: &[f64]) -> (f64, f64) {
 /// How far the last rank, which is at `last_s`, is behind the lower median: a rank ahead of all others
 /// is not met, they are not waited for.
 fn lateness(ends_s: &[f64], last_s: f64) -> f64 {
-    let mut ends_s = ends_s.to_vec();
-    let middle = (ends_s.len() - 1) / 2;
-    last_s - *ends_s.select_nth_unstable_by(middle, f64::total_cmp).1
+    last_s - lower_median(&mut ends_s.to_vec()).unwrap_or(last_s)
 }
 
 /// Whether [`lateness`] is larger than this: counting shows it much sooner than selecting.

@@ -1,6 +1,6 @@
 //! What hosts and devices do by themselves in the steps of a block.
 
-use model::{Block, DeviceWindow, Side, StageId, StepRow, median};
+use model::{Block, DeviceWindow, Side, StageId, StepRow, lower_median, median};
 
 use super::{Excess, Piece, PieceCell, QueueRow};
 use crate::replay::{last_arrivals, prefixes};
@@ -259,11 +259,7 @@ impl Apart {
             .filter(|(_, is_late)| !**is_late)
             .map(|(host_s, _)| *host_s)
             .collect();
-        punctual_s.sort_unstable_by(f64::total_cmp);
-        let host_level_s = punctual_s
-            .get(punctual_s.len().saturating_sub(1) / 2)
-            .copied()
-            .unwrap_or(f64::INFINITY);
+        let host_level_s = lower_median(&mut punctual_s).unwrap_or(f64::INFINITY);
         let mut busy_s: Vec<f64> = known
             .iter()
             .zip(device_late)
