@@ -6,7 +6,7 @@ use diagnosis::{OwnBlocks, RULES, SlowLink, Witnesses, fuse};
 use incident::{
     cores, cpu_quota, devices, gpus_in_standstill, own_blocks, too_few_cores, without_core,
 };
-use model::{Action, Claim, During, Fact, Finding, IncidentKind, JobContext, Observation};
+use model::{Action, Claim, During, Fact, Finding, IncidentKind, JobContext, Observation, Origin};
 use schedule::Worked;
 
 use super::Job;
@@ -63,7 +63,7 @@ impl Witnesses for Job {
     fn hosts(&self, finding: &Finding, is_seen: bool) -> Vec<(Observation, Option<Action>)> {
         let ranks = &finding.subject.ranks;
         let steps = finding.first_step..=finding.last_step;
-        if finding.kind == IncidentKind::Hang {
+        if finding.origin == Origin::Hang {
             let used = self.usages.devices_at(finding.last_step);
             return gpus_in_standstill(&used);
         }
