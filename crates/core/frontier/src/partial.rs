@@ -17,21 +17,21 @@ const LOSES: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 const ALONE: u32 = u32::MAX;
 
 /// Who is joined right behind a boundary, if some ranks wait there for the last one of their group to
-/// get there and others do not: of a broadcast along a ring, those behind the late rank wait. Each takes as much longer
-/// there than the quickest as it is early, and is never past the next boundary before the last one is at
-/// this. `None` if no rank does so.
+/// get there and others do not: of a broadcast along a ring, those behind the late rank wait. Each takes
+/// as much longer there than the quickest as it is early, and is never past the next boundary before the
+/// last one is at this. `None` if no rank does so.
 ///
-/// `prefixes` are those of the block's rows.
+/// `rows` are the [`positions`](crate::positions::positions) of the block.
 /// # Shape
 /// `[rank]`, as in [`Block::groups`]: who is early and does not wait is in a group of its own.
 /// # Source
 /// Ours: docs/math/meetings.md.
-pub(crate) fn waiting_groups(block: &Block, prefixes: &[Vec<f64>], at: usize) -> Option<Vec<u32>> {
+pub(crate) fn waiting_groups(block: &Block, rows: &[Vec<f64>], at: usize) -> Option<Vec<u32>> {
     let ranks = block.ranks;
     let groups = block.groups.as_deref();
     let mut seen = vec![Seen::default(); ranks];
     let to = wait_segment(block, at)?;
-    for prefixes in prefixes {
+    for prefixes in rows {
         let here = &prefixes[at * ranks..(at + 1) * ranks];
         let there = prefixes[to * ranks..].iter().take(ranks);
         let next: Vec<f64> = there.zip(here).map(|(there, here)| there - here).collect();

@@ -33,12 +33,11 @@ fn begin(rows: &mut [Vec<f64>], ranks: usize) {
     if rows.len() < MIN_ROWS {
         return;
     }
-    let ends = |sums: &[f64]| sums[sums.len().saturating_sub(ranks)..].to_vec();
     // `[row][rank]`, and in the end where the last row is left.
     let mut begins = vec![vec![0.0; ranks]];
     for sums in rows.iter() {
         let before = &begins[begins.len() - 1];
-        let after = before.iter().zip(ends(sums));
+        let after = before.iter().zip(ends(sums, ranks));
         begins.push(after.map(|(begin_s, took_s)| begin_s + took_s).collect());
     }
     for row in &mut begins {
@@ -49,17 +48,13 @@ fn begin(rows: &mut [Vec<f64>], ranks: usize) {
     }
     // Usually ranks begin together.
     for rank in 0..ranks {
-        let usual_s = median(
-            &mut begins[..rows.len()]
-                .iter()
-                .map(|row| row[rank])
-                .collect::<Vec<_>>(),
-        );
+        let of_rank = begins.iter().take(rows.len()).map(|row| row[rank]);
+        let usual_s = median(&mut of_rank.collect::<Vec<_>>()).unwrap_or(0.0);
         for row in &mut begins {
-            row[rank] -= usual_s.unwrap_or(0.0);
+            row[rank] -= usual_s;
         }
     }
-    let apart_s: f64 = rows.iter().map(|sums| spread(&ends(sums))).sum();
+    let apart_s: f64 = rows.iter().map(|sums| spread(ends(sums, ranks))).sum();
     let begun_apart_s: f64 = begins[1..].iter().map(|row| spread(row)).sum();
     if begun_apart_s >= apart_s {
         return;
@@ -69,6 +64,10 @@ fn begin(rows: &mut [Vec<f64>], ranks: usize) {
             *sum += begin_s;
         }
     }
+}
+
+fn ends(sums: &[f64], ranks: usize) -> &[f64] {
+    &sums[sums.len().saturating_sub(ranks)..]
 }
 
 /// The segment in which ranks would wait right behind a boundary: the next that takes any time.

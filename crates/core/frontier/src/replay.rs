@@ -95,7 +95,7 @@ impl<'block> Replay<'block> {
                 };
                 let last: &LastArrivals = &arrivals[met];
                 let arrival = last.of(group_of(replay.groups, met * ranks + rank));
-                let skew_s = START_SKEW_S.max(START_SKEW_SHARE * (arrival - start));
+                let skew_s = start_skew_s(arrival - start);
                 // A segment that ends well before the last arrival is work that overlaps the collective: the rank
                 // waits in a later one.
                 if *end >= arrival - skew_s {
@@ -323,7 +323,10 @@ pub fn assume_synchronisation(window: &mut Window) {
 /// # Source
 /// Ours: docs/math/meetings.md.
 pub fn join_where_seen(window: &mut Window) {
-    join(window, |_| Vec::new());
+    let seen = window.meeting == Meeting::Seen;
+    for block in &mut window.blocks {
+        join(block, seen, &[]);
+    }
 }
 
 /// The same of devices, which also wait for each other where one needs at once what a collective
@@ -333,16 +336,18 @@ pub fn join_where_seen(window: &mut Window) {
 /// # Source
 /// Ours: docs/math/meetings.md.
 pub fn join_devices_where_seen(window: &mut Window) {
-    join(window, awaited);
+    let seen = window.meeting == Meeting::Seen;
     for block in &mut window.blocks {
-        join_some(block);
+        let rows = positions(block);
+        let awaited = awaited(block, &rows);
+        join(block, seen, &awaited);
+        join_some(block, &rows);
     }
 }
 
-/// Joins ranks of a block where only some of them wait.
-fn join_some(block: &mut Block) {
+/// Joins ranks of a block where only some of them wait; `rows` are its [`positions`].
+fn join_some(block: &mut Block, rows: &[Vec<f64>]) {
     let ranks = block.ranks;
-    let rows = positions(block);
     let mut boundaries = block.boundaries.to_vec();
     let cells = boundaries.len() * ranks;
     let mut groups = block
@@ -357,7 +362,7 @@ fn join_some(block: &mut Block) {
         if is_joined || is_open || boundaries[at + 1].stage == StageId::DATA {
             continue;
         }
-        if let Some(joined) = waiting_groups(block, &rows, at) {
+        if let Some(joined) = waiting_groups(block, rows, at) {
             boundaries[at].sync = Sync::Assumed;
             groups[here].copy_from_slice(&joined);
         }
@@ -368,33 +373,30 @@ fn join_some(block: &mut Block) {
     block.boundaries = boundaries.into();
 }
 
-/// `awaited` says behind which boundaries of a block ranks wait although they do not come together.
-fn join(window: &mut Window, awaited: impl Fn(&Block) -> Vec<bool>) {
-    let seen = window.meeting == Meeting::Seen;
-    for block in &mut window.blocks {
-        let together = comes_together(block);
-        let awaited = awaited(block);
-        let mut boundaries = block.boundaries.to_vec();
-        let mut groups = block.groups.as_deref().map(<[u32]>::to_vec);
-        for at in 0..boundaries.len() {
-            let is_next_data = |next: &Boundary| next.stage == StageId::DATA;
-            boundaries[at].sync = Sync::None;
-            if boundaries.get(at + 1).is_none_or(is_next_data) {
-                continue;
-            }
-            // The last segment ends at the cut, which is where ranks are seen to meet.
-            let meet = together[at + 1] || seen && at + 2 == together.len();
-            if meet || awaited.get(at) == Some(&true) {
-                boundaries[at].sync = Sync::Assumed;
-            }
-            // All of them: through ranks that are in several groups, if not by one collective.
-            if let Some(groups) = groups.as_mut().filter(|_| meet) {
-                groups[at * block.ranks..(at + 1) * block.ranks].fill(0);
-            }
+/// `seen` says whether ranks are seen to meet at the cut, `awaited` behind which boundaries they wait
+/// although they do not come together.
+fn join(block: &mut Block, seen: bool, awaited: &[bool]) {
+    let together = comes_together(block);
+    let mut boundaries = block.boundaries.to_vec();
+    let mut groups = block.groups.as_deref().map(<[u32]>::to_vec);
+    for at in 0..boundaries.len() {
+        let is_next_data = |next: &Boundary| next.stage == StageId::DATA;
+        boundaries[at].sync = Sync::None;
+        if boundaries.get(at + 1).is_none_or(is_next_data) {
+            continue;
         }
-        block.groups = groups.map(Arc::from);
-        block.boundaries = boundaries.into();
+        // The last segment ends at the cut, which is where ranks are seen to meet.
+        let meet = together[at + 1] || seen && at + 2 == together.len();
+        if meet || awaited.get(at) == Some(&true) {
+            boundaries[at].sync = Sync::Assumed;
+        }
+        // All of them: through ranks that are in several groups, if not by one collective.
+        if let Some(groups) = groups.as_mut().filter(|_| meet) {
+            groups[at * block.ranks..(at + 1) * block.ranks].fill(0);
+        }
     }
+    block.groups = groups.map(Arc::from);
+    block.boundaries = boundaries.into();
 }
 
 /// Whether ranks leave each segment of a block less than half as far apart as they enter it.
@@ -423,14 +425,11 @@ fn comes_together(block: &Block) -> Vec<bool> {
 /// varies from step to step then tells those who wait from those who work. What gathers the
 /// parameters of layers is needed at once in each of them or in none. So with what the last rank
 /// takes, the gathers of a stage are judged together, unless one itself refutes it.
-fn awaited(block: &Block) -> Vec<bool> {
-    let rows: Vec<(&[f64], Vec<f64>)> = block
-        .rows()
-        .map(|(_, row)| row)
-        .zip(positions(block))
-        .collect();
+///
+/// `rows` are its [`positions`].
+fn awaited(block: &Block, rows: &[Vec<f64>]) -> Vec<bool> {
     let growths: Vec<Option<WaitGrowth>> = (0..block.boundaries.len())
-        .map(|at| WaitGrowth::of(block, &rows, at))
+        .map(|at| WaitGrowth::of(block, rows, at))
         .collect();
     let mut gathers: BTreeMap<StageId, Growth> = BTreeMap::new();
     for (boundary, growth) in block.boundaries.iter().zip(&growths) {
@@ -461,9 +460,9 @@ struct WaitGrowth {
 }
 
 impl WaitGrowth {
-    /// Of a boundary, where `rows` are those of the block and their running sums. `None` if ranks do
+    /// Of a boundary, where `rows` are the [`positions`] of the block. `None` if ranks do
     /// not meet there, or go past the next boundary before the last one is there.
-    fn of(block: &Block, rows: &[(&[f64], Vec<f64>)], at: usize) -> Option<Self> {
+    fn of(block: &Block, rows: &[Vec<f64>], at: usize) -> Option<Self> {
         let ranks = block.ranks;
         let sync = block.boundaries[at].sync;
         let joins = matches!(sync, Sync::Issue(op) if !op.is_point_to_point());
@@ -477,7 +476,7 @@ impl WaitGrowth {
         let mut early_s = vec![Vec::with_capacity(rows.len()); ranks];
         let mut next_s = early_s.clone();
         let mut overtaken = 0;
-        for (_, prefixes) in rows {
+        for prefixes in rows {
             let here = &prefixes[at * ranks..(at + 1) * ranks];
             let last = LastArrivals::new(groups, at, here);
             for rank in 0..ranks {
@@ -501,7 +500,8 @@ impl WaitGrowth {
             // Of several groups each has a last one.
             let last = last.filter(|_| groups.is_none());
             last.map_or_else(Growth::default, |last| {
-                let took_s: Vec<f64> = rows.iter().map(|(row, _)| row[at * ranks + last]).collect();
+                let took = block.rows().map(|(_, row)| row[at * ranks + last]);
+                let took_s: Vec<f64> = took.collect();
                 let mut others_s = next_s.clone();
                 others_s.remove(last);
                 Growth::of(vec![took_s; others_s.len()], others_s)
@@ -515,7 +515,12 @@ impl WaitGrowth {
 /// Whether a rank that is so early goes on before the last one is there, by more than rows of ranks
 /// begin apart.
 pub(crate) fn is_overtaken(early_s: f64, takes_s: f64) -> bool {
-    takes_s < early_s - START_SKEW_S.max(START_SKEW_SHARE * early_s)
+    takes_s < early_s - start_skew_s(early_s)
+}
+
+/// By how much rows of ranks may begin apart, beside how early a rank is.
+fn start_skew_s(early_s: f64) -> f64 {
+    START_SKEW_S.max(START_SKEW_SHARE * early_s)
 }
 
 /// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:

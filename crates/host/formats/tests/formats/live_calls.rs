@@ -12,11 +12,12 @@ use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, Snapshot, load};
 use model::{
-    CollectiveIssue, CollectiveOp, Event, Incident, Input, Mark, Pass, PipelineBlock, RankNs,
-    Source, Verdict,
+    CollectiveIssue, CollectiveOp, Event, Input, Mark, Pass, PipelineBlock, RankNs, Source, Verdict,
 };
 use sim::{CalledJob, Delay, Spot};
 use verdict::{Job, Settings};
+
+use crate::live_devices::only;
 
 /// One line of a log.
 struct Line<'a> {
@@ -149,13 +150,6 @@ fn live(inputs: Vec<Input>, culprit: u32) -> (Verdict, Option<f64>) {
     }
     job.finish();
     (job.verdict(), named)
-}
-
-fn only(verdict: &Verdict) -> &Incident {
-    let [incident] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
-    incident
 }
 
 #[test]
