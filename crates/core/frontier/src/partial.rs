@@ -11,6 +11,8 @@ const MIN_STEPS: usize = 3;
 /// By how much a rank that waits takes longer than those that do not, relative to how early it is.
 /// Ours: it loses all of that, and no more.
 const LOSES: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+/// Share of what it takes longer from which its own host is what it waits for.
+const HELD_SHARE: f64 = 0.5;
 
 /// The group of rank 0 where it is alone, of rank 1 one less: numbers that no communicator has but by
 /// chance.
@@ -18,29 +20,46 @@ const ALONE: u32 = u32::MAX;
 
 /// Who is joined right behind a boundary, if some ranks wait there for the last one of their group to
 /// get there and others do not: of a broadcast along a ring, those behind the late rank wait. Each takes
-/// as much longer there than the quickest as it is early, and is never past the next boundary before the
-/// last one is at this. `None` if no rank does so.
+/// as much longer there than the quickest as it is early, is never past the next boundary before the
+/// last one is at this, and is not held up by its own host meanwhile. `None` if no rank does so.
 ///
-/// `rows` are the [`positions`](crate::positions::positions) of the block.
+/// `rows` are the [`positions`](crate::positions::positions) of the block, and `held_s` is in place of
+/// each of its durations the part for which a host held its device up.
 /// # Shape
 /// `[rank]`, as in [`Block::groups`]: who is early and does not wait is in a group of its own.
 /// # Source
 /// Ours: docs/math/meetings.md.
-pub(crate) fn waiting_groups(block: &Block, rows: &[Vec<f64>], at: usize) -> Option<Vec<u32>> {
+pub(crate) fn waiting_groups(
+    block: &Block,
+    rows: &[Vec<f64>],
+    held_s: &[f64],
+    at: usize,
+) -> Option<Vec<u32>> {
     let ranks = block.ranks;
     let groups = block.groups.as_deref();
     let mut seen = vec![Seen::default(); ranks];
     let to = wait_segment(block, at)?;
-    for prefixes in rows {
+    for (prefixes, held_s) in rows
+        .iter()
+        .zip(held_s.chunks_exact(block.boundaries.len() * ranks))
+    {
         let here = &prefixes[at * ranks..(at + 1) * ranks];
         let there = prefixes[to * ranks..].iter().take(ranks);
-        let next: Vec<f64> = there.zip(here).map(|(there, here)| there - here).collect();
+        let next = there.zip(here).map(|(there, here)| there - here);
+        let held = |rank| (at + 1..=to).map(|it| held_s[it * ranks + rank]).sum();
+        let next: Vec<Segment> = next
+            .enumerate()
+            .map(|(rank, took_s)| Segment {
+                took_s,
+                held_s: held(rank),
+            })
+            .collect();
+        let quickest = next.iter().min_by(|a, b| a.took_s.total_cmp(&b.took_s))?;
         let last_s = last_arrivals(groups, at, here);
-        let quickest_s = next.iter().copied().fold(f64::INFINITY, f64::min);
         for (rank, seen) in seen.iter_mut().enumerate() {
             let early_s = last_s[rank] - here[rank];
             if early_s >= START_SKEW_S {
-                seen.add(early_s, next[rank], quickest_s);
+                seen.add(early_s, next[rank], *quickest);
             }
         }
     }
@@ -60,22 +79,32 @@ pub(crate) fn waiting_groups(block: &Block, rows: &[Vec<f64>], at: usize) -> Opt
     waits.contains(&true).then(|| joined.collect())
 }
 
+/// What a rank takes next, and for how much of that its host holds its device up.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    took_s: f64,
+    held_s: f64,
+}
+
 /// The steps in which a rank is early.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     early_s: Vec<f64>,
     /// What it takes next.
     takes_s: Vec<f64>,
+    /// By how much that is more than the quickest takes, and is held up.
     longer_s: f64,
+    held_longer_s: f64,
     overtaken: usize,
 }
 
 impl Seen {
-    fn add(&mut self, early_s: f64, takes_s: f64, quickest_s: f64) {
-        self.overtaken += usize::from(is_overtaken(early_s, takes_s));
-        self.longer_s += takes_s - quickest_s;
+    fn add(&mut self, early_s: f64, next: Segment, quickest: Segment) {
+        self.overtaken += usize::from(is_overtaken(early_s, next.took_s));
+        self.longer_s += next.took_s - quickest.took_s;
+        self.held_longer_s += next.held_s - quickest.held_s;
         self.early_s.push(early_s);
-        self.takes_s.push(takes_s);
+        self.takes_s.push(next.took_s);
     }
 
     fn waits(self) -> bool {
@@ -84,6 +113,7 @@ impl Seen {
         steps >= MIN_STEPS
             && self.overtaken as f64 <= OVERTAKEN_SHARE * steps as f64
             && LOSES.contains(&(self.longer_s / early_s))
+            && self.held_longer_s <= HELD_SHARE * self.longer_s
             && Growth::of(vec![self.early_s], vec![self.takes_s]).is_possible()
     }
 }
@@ -113,10 +143,15 @@ mod tests {
         }
     }
 
-    fn joined(row_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
-        let block = block(row_ms);
+    /// Who is joined behind the data wait, where hosts hold their devices up for so much of each time.
+    fn joined_of(block: &Block, held_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
         let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, 3)).collect();
-        waiting_groups(&block, &rows, 0)
+        let held_s: Vec<f64> = (0..40).flat_map(held_ms).map(|ms| ms * 1e-3).collect();
+        waiting_groups(block, &rows, &held_s, 0)
+    }
+
+    fn joined(row_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
+        joined_of(&block(row_ms), |_| [0.0; 6])
     }
 
     /// What varies from step to step, in milliseconds.
@@ -137,8 +172,16 @@ mod tests {
         let late = |step| 30.0 + varies(step, 7);
         let mut block = block(|step| [0.0, late(step), 50.0, late(step) + 1.0, 2.0, 2.0]);
         block.groups = Some([7, 7, 8, 0, 0, 0].into());
-        let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, 3)).collect();
-        assert_eq!(waiting_groups(&block, &rows, 0), Some(vec![7, 7, 8]));
+        assert_eq!(joined_of(&block, |_| [0.0; 6]), Some(vec![7, 7, 8]));
+    }
+
+    /// By chance a host is late by as much as another rank was before.
+    #[test]
+    fn who_is_held_up_by_its_own_host_does_not_wait_for_others() {
+        let late = |step| 30.0 + varies(step, 7);
+        let block = block(|step| [0.0, late(step), 0.0, 2.0, 2.0, late(step) + 1.0]);
+        let held = |step| [0.0, late(step), 0.0, 1.0, 1.0, late(step)];
+        assert_eq!(joined_of(&block, held), None);
     }
 
     #[test]

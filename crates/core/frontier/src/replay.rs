@@ -333,20 +333,22 @@ pub fn join_where_seen(window: &mut Window) {
 /// brings: behind the issues at which they are seen to wait for the last one. Of a collective that nobody
 /// recorded, only some may wait.
 ///
+/// `held_s` is, in place of each duration of the blocks, the part for which a host held its device up.
 /// # Source
 /// Ours: docs/math/meetings.md.
-pub fn join_devices_where_seen(window: &mut Window) {
+pub fn join_devices_where_seen(window: &mut Window, held_s: &[Vec<f64>]) {
     let seen = window.meeting == Meeting::Seen;
-    for block in &mut window.blocks {
+    for (block, held_s) in window.blocks.iter_mut().zip(held_s) {
         let rows = positions(block);
         let awaited = awaited(block, &rows);
         join(block, seen, &awaited);
-        join_some(block, &rows);
+        join_some(block, &rows, held_s);
     }
 }
 
-/// Joins ranks of a block where only some of them wait; `rows` are its [`positions`].
-fn join_some(block: &mut Block, rows: &[Vec<f64>]) {
+/// Joins ranks of a block where only some of them wait; `rows` are its [`positions`], and hosts hold
+/// their devices up for `held_s` of its durations.
+fn join_some(block: &mut Block, rows: &[Vec<f64>], held_s: &[f64]) {
     let ranks = block.ranks;
     let mut boundaries = block.boundaries.to_vec();
     let cells = boundaries.len() * ranks;
@@ -362,7 +364,7 @@ fn join_some(block: &mut Block, rows: &[Vec<f64>]) {
         if is_joined || is_open || boundaries[at + 1].stage == StageId::DATA {
             continue;
         }
-        if let Some(joined) = waiting_groups(block, rows, at) {
+        if let Some(joined) = waiting_groups(block, rows, held_s, at) {
             boundaries[at].sync = Sync::Assumed;
             groups[here].copy_from_slice(&joined);
         }
@@ -699,11 +701,12 @@ mod tests {
         let [issue, none] = [Sync::Issue(op), Sync::None];
         let mut block = block(3, &[issue, issue, issue, none], &[]);
         (block.steps, block.durations_s) = ((0..40).collect(), durations_s);
+        let held_s = [vec![0.0; block.durations_s.len()]];
         let mut window = Window {
             meeting: Meeting::Seen,
             ..Window::from(block)
         };
-        join_devices_where_seen(&mut window);
+        join_devices_where_seen(&mut window, &held_s);
         window
     }
 

@@ -93,7 +93,7 @@ impl DeviceSteps {
         }
         // That they come together somewhere then shows no wait: each may wait for another one.
         if !differ || sampled.window.meeting == Meeting::Seen {
-            join_devices_where_seen(&mut sampled.window);
+            join_devices_where_seen(&mut sampled.window, &sampled.host_bound_least_s);
         }
         let found = analyse(&sampled.window, gates, baseline);
         self.sampled_steps += found.steps.len() as u64;
