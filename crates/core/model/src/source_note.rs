@@ -351,7 +351,7 @@ pub enum NcclNote {
         peer: String,
         /// How (`ibv_wc_status`).
         status: u32,
-        /// The hosts that had sent them.
+        /// The hosts that had sent them; none if no line names one.
         hosts: Vec<String>,
     },
 }

@@ -283,6 +283,7 @@ fn hosts(names: &[String]) -> String {
     const LISTED: usize = 4;
     let listed = names[..names.len().min(LISTED)].join(", ");
     match names.len() {
+        0 => "a host".to_owned(),
         1 => format!("host {listed}"),
         2..=LISTED => format!("hosts {listed}"),
         all => format!("hosts {listed} and {} more", all - LISTED),

@@ -13,12 +13,16 @@ use super::said::number;
 /// `IBV_WC_WR_FLUSH_ERR`: a connection had broken before.
 const FLUSHED: u32 = 5;
 
+/// Before the other end of a request.
+const COMPLETION: &str = "Got completion from peer ";
+
 /// A warning that tells of a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Warning {
     /// A request over RDMA failed.
     Request {
-        host: String,
+        /// Unknown where PyTorch quotes the warning.
+        host: Option<String>,
         /// Address of the other end, as NCCL's sockets have it.
         peer: String,
         /// `ibv_wc_status`.
@@ -61,7 +65,7 @@ impl Warnings {
         match warning {
             Warning::Request { host, peer, status } => {
                 if let Some(hosts) = room(&mut self.requests, (peer, status)) {
-                    hosts.insert(host);
+                    hosts.extend(host);
                 }
             }
             // Of a link that has not failed nothing is said.
@@ -147,13 +151,8 @@ fn room<K: Ord, V: Default>(of: &mut BTreeMap<K, V>, key: K) -> Option<&mut V> {
 /// something else, or tells of no fault.
 pub(super) fn warning(before: &str, said: &str) -> Option<Warning> {
     let (host, device) = process(before)?;
-    if let Some((_, completion)) = said.split_once("Got completion from peer ") {
-        let status = status(completion)?;
-        return (status != FLUSHED).then_some(Warning::Request {
-            host,
-            peer: address(completion)?,
-            status,
-        });
+    if said.contains(COMPLETION) {
+        return failed_request(said, Some(host));
     }
     if said.contains("async event") {
         let is_up = said.contains("port active");
@@ -176,9 +175,30 @@ pub(super) fn warning(before: &str, said: &str) -> Option<Warning> {
     })
 }
 
+/// A request over RDMA that failed, and whose host's it was.
+pub(super) fn failed_request(said: &str, host: Option<String>) -> Option<Warning> {
+    let (_, completion) = said.split_once(COMPLETION)?;
+    let status = status(completion)?;
+    (status != FLUSHED).then_some(Warning::Request {
+        host,
+        peer: address(completion)?,
+        status,
+    })
+}
+
 /// The other end of a connection that has gone.
 pub(super) fn lost_peer(said: &str) -> Option<String> {
-    address(said.split_once("Connection closed by remote peer ")?.1)
+    if let Some((_, peer)) = said.split_once("Connection closed by remote peer ") {
+        return address(peer);
+    }
+    let (_, call) = said
+        .split_once("Call to recv from ")
+        .or_else(|| said.split_once("Call to send to "))?;
+    let (peer, why) = call.split_once(" failed")?;
+    let is_gone = ["Connection reset by peer", "Broken pipe"]
+        .iter()
+        .any(|it| why.contains(it));
+    address(peer).filter(|_| is_gone)
 }
 
 /// The host and the GPU of a process: `node7:984:1357 [4]`, whatever stands before it.
@@ -237,10 +257,9 @@ mod tests {
                 "{prefix}node7:984:1357 [4] transport/net_ib.cc:1615 NCCL WARN NET/IB : Got completion \
                  from peer 10.0.0.9<44206> {how}"
             );
-            let [host, peer] = ["node7", "10.0.0.9"].map(str::to_owned);
             let request = Warning::Request {
-                host,
-                peer,
+                host: Some("node7".to_owned()),
+                peer: "10.0.0.9".to_owned(),
                 status: 12,
             };
             assert_eq!(read(&record), Some(request), "{record}");
@@ -249,6 +268,31 @@ mod tests {
         let flushed = "node7:984:1357 [4] a.cc:1 NCCL WARN NET/IB : Got completion from peer \
                        10.0.0.9<4> with status=5 opcode=0";
         assert_eq!(read(flushed), None);
+    }
+
+    #[test]
+    fn connections_whose_other_end_has_gone_are_read() {
+        for (said, peer) in [
+            (
+                "socketProgress: Connection closed by remote peer b<51159>",
+                Some("b"),
+            ),
+            (
+                "Net : Call to recv from 10.0.0.7<58355> failed : Broken pipe",
+                Some("10.0.0.7"),
+            ),
+            (
+                "socketProgressOpt: Call to send to 10.0.0.7<33759> failed : Connection reset by peer",
+                Some("10.0.0.7"),
+            ),
+            // Nobody has been there yet.
+            (
+                "socketPollConnect: Call to recv from 10.0.0.7<3> failed : Connection refused",
+                None,
+            ),
+        ] {
+            assert_eq!(lost_peer(said).as_deref(), peer, "{said}");
+        }
     }
 
     #[test]

@@ -8,11 +8,14 @@ pub(super) const MAX_RANKS: u32 = 100_000;
 /// Characters of an error that are quoted.
 const MAX_ERROR_CHARS: usize = 200;
 /// Errors that follow from the end of another rank, or from a collective that was given up.
-const CONSEQUENCES: [&str; 12] = [
+const CONSEQUENCES: [&str; 14] = [
     "DistBackendError",
     "DistNetworkError",
     "DistStoreError",
     "NCCL",
+    // What may as well be the peer's; a failed call of CUDA is its own.
+    "ncclRemote",
+    "ncclInternal",
     "gloo",
     // Without their first letters, which some messages write as capitals.
     "onnection",
@@ -137,6 +140,11 @@ pub(super) fn said(record: &str) -> Option<Said> {
     }
     if let Some((_, peer)) = record.split_once("Connection closed by peer [") {
         return Some(Said::LostPeer(peer.split(']').next()?.to_owned()));
+    }
+    // PyTorch quotes the last warning, whether NCCL was asked to print any or not.
+    let quoted = nccl::failed_request(record, None).map(Said::Warned);
+    if let Some(said) = quoted.or_else(|| nccl::lost_peer(record).map(Said::LostPeer)) {
+        return Some(said);
     }
     let (rank, error) = (rank?, raised(record)?);
     let of_device = error.contains("CUDA error");
@@ -483,6 +491,17 @@ mod tests {
             (
                 "[rank1]: torch.distributed.DistBackendError: NCCL error in: a.cpp",
                 None,
+            ),
+            // Behind that error, on a line of its own.
+            (
+                "[rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote \
+                 process exiting prematurely.",
+                None,
+            ),
+            ("[rank1]: ncclInternalError: Internal check failed.", None),
+            (
+                "[rank1]: ncclUnhandledCudaError: Call to CUDA function failed.",
+                Some("ncclUnhandledCudaError: Call to CUDA function failed."),
             ),
             (
                 "[rank1]: RuntimeError: DDP expects same model across all ranks, but Rank 1 has 7 params",

@@ -423,6 +423,10 @@ fn what_nccl_warns_of_is_noted_by_host() {
         device: 4,
         error: "out of memory".to_owned(),
     };
+    let quoted = "[E ProcessGroupNCCL.cpp:460] To avoid data inconsistency, we are taking the entire process \
+                  down. what(): NCCL error: remote process exited, NCCL version 2.14.3 Last error: NET/IB : \
+                  Got completion from peer 10.0.0.7<39138> with error 12, opcode 0, len 0";
+    assert_eq!(notes(quoted), [PrintedNote::Nccl(failed("10.0.0.7", &[]))]);
     let others = [
         device,
         failed("10.0.0.2", &["a", "c"]),
