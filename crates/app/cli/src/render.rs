@@ -84,7 +84,11 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         )
     };
     let name = colour.bold("laggard");
-    text += &format!("{name} {}: {} ranks, {seen}\n", job.id, job.ranks);
+    let what = match (job.source, job.ranks) {
+        (Source::Log, 0) => "output of a job".to_owned(),
+        (_, ranks) => format!("{ranks} ranks, {seen}"),
+    };
+    text += &format!("{name} {}: {what}\n", job.id);
     if let Some(conclusion) = verdict.conclusion() {
         let (heading, reason) = narrate::conclusion(conclusion);
         let said = format!("{}  {reason}", heading.to_uppercase());

@@ -144,9 +144,9 @@ mod tests {
     }
 
     /// Who is joined behind the data wait, where hosts hold their devices up for so much of each time.
-    fn joined_of(block: &Block, held_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
+    fn joined_of(block: &Block, bound_ms: impl Fn(usize) -> [f64; 6]) -> Option<Vec<u32>> {
         let rows: Vec<Vec<f64>> = block.rows().map(|(_, row)| prefixes(row, 3)).collect();
-        let held_s: Vec<f64> = (0..40).flat_map(held_ms).map(|ms| ms * 1e-3).collect();
+        let held_s: Vec<f64> = (0..40).flat_map(bound_ms).map(|ms| ms * 1e-3).collect();
         waiting_groups(block, &rows, &held_s, 0)
     }
 

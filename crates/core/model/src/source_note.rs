@@ -396,6 +396,17 @@ pub enum PrintedNote {
         /// How, in Slurm's words.
         how: String,
     },
+    /// `torch.multiprocessing` saw this process end first, by its number there.
+    FirstSpawned {
+        /// The number.
+        process: u32,
+        /// Its exit code; below zero a signal.
+        code: i32,
+    },
+    /// A rank that no line names raised an error.
+    RaisedSomewhere(String),
+    /// Ray leaves out lines that several processes printed.
+    LeavesOut,
     /// The watchdog of this rank got stuck itself.
     StuckWatchdog(u32),
     /// NCCL itself warned of a fault.

@@ -334,15 +334,7 @@ fn printed(note: &PrintedNote) -> String {
             rank,
             code,
             with_it,
-        } => {
-            let also = if with_it.is_empty() {
-                String::new()
-            } else {
-                format!("; {} ended in the same second", who(with_it))
-            };
-            let how = death::how(*code);
-            format!("the launcher saw rank {rank} end first, {how}{also}")
-        }
+        } => first_ended(*rank, *code, with_it),
         PrintedNote::FirstOfHost { local_rank, code } => format!(
             "torchrun saw the process with local rank {local_rank} of its host end first, {}: this \
              log lacks torchrun's summary, which names the rank in the job",
@@ -366,14 +358,27 @@ fn printed(note: &PrintedNote) -> String {
                 "task"
             }
         ),
+        PrintedNote::FirstSpawned { process, code } => format!(
+            "torch.multiprocessing saw process {process} end first, {}: that is its rank if all \
+             ranks run on one host",
+            death::how(*code)
+        ),
+        PrintedNote::RaisedSomewhere(error) => {
+            format!("a rank that no line names raised: {error}")
+        }
+        PrintedNote::LeavesOut => {
+            "Ray leaves out lines that several processes print alike, so it is \
+             unknown which ranks printed nothing; with RAY_DEDUP_LOGS=0 it prints all"
+                .to_owned()
+        }
         PrintedNote::StuckWatchdog(rank) => format!(
             "the watchdog of rank {rank} got stuck: a call of CUDA or NCCL does not return, or a \
              thread holds the GIL"
         ),
         // The line has an address only: which rank had it is unknown.
         PrintedNote::LostPeer(address) => format!(
-            "a rank lost the connection to a process at {address}, which had ended: the output of \
-             that process shows why"
+            "a rank lost the connection to a process at {address}, which ended, or lost its network: \
+             the output of that process shows why"
         ),
         PrintedNote::Nccl(note) => nccl(note),
         PrintedNote::Differ([one, other]) => format!(
@@ -449,6 +454,16 @@ fn printed(note: &PrintedNote) -> String {
             format!("group {group}: {}", unlike_counts(why))
         }
     }
+}
+
+fn first_ended(rank: u32, code: i32, with_it: &[u32]) -> String {
+    let also = if with_it.is_empty() {
+        String::new()
+    } else {
+        format!("; {} ended in the same second", who(with_it))
+    };
+    let how = death::how(code);
+    format!("the launcher saw rank {rank} end first, {how}{also}")
 }
 
 /// A collective of a group, whose kind no line may name.

@@ -23,7 +23,7 @@ mod said;
 use ended::{SlurmTasks, Summary};
 use nccl::Warnings;
 use record::Records;
-use said::{Fingerprint, GroupRank, Progress, Said, Work, said};
+use said::{Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, quotes, said};
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
@@ -31,6 +31,8 @@ const MAX_LINE_BYTES: usize = 1 << 16;
 const IN_NO_TEXT: RangeInclusive<u8> = 1..=6;
 /// What a hole in a log is compared with.
 const ZEROS: [u8; 1 << 12] = [0; 1 << 12];
+/// Number of a collective from which no two groups have come as far by chance.
+const FAR: u64 = 1000;
 /// How many of each kind a note lists at most: errors, addresses, timeouts of a rank.
 const MAX_NOTED: usize = 8;
 
@@ -44,8 +46,23 @@ pub(crate) struct WatchdogLog {
     timeouts: BTreeMap<u32, BTreeSet<Work>>,
     /// Whether something timed out on a rank that no line names.
     timed_out_somewhere: bool,
-    /// What raised on a rank of its own, and whether its device did.
-    errors: BTreeMap<u32, (String, bool)>,
+    /// What raised on a rank of its own.
+    errors: BTreeMap<u32, (String, Whose)>,
+    /// The same on a rank that no line names.
+    error_somewhere: Option<String>,
+    /// Ranks that gave up a collective, by what others print.
+    gave_up: BTreeSet<u32>,
+    /// Whether lines are left out that several processes printed.
+    leaves_out: bool,
+    /// By a rank, the one whose traceback it prints.
+    quoted: BTreeMap<u32, u32>,
+    /// The class of Ray's actors that printed the last line, and of those that were first to.
+    actor: Option<String>,
+    first_actor: Option<String>,
+    /// Whether there are others, whose ranks are those of another job.
+    has_actors: bool,
+    /// Whether any line is PyTorch's that says nothing else.
+    is_of_pytorch: bool,
     /// Ranks whose watchdog does not get on itself.
     stuck: BTreeSet<u32>,
     differing: Vec<[Fingerprint; 2]>,
@@ -130,7 +147,7 @@ impl WatchdogLog {
         let whole = text.trim_end_matches(|c: char| c.is_ascii_digit());
         records.line(whole, &mut |record| log.take(record));
         records.end(&mut |record| log.take(record));
-        Ok((!log.is_empty()).then_some(log))
+        Ok((!log.is_empty() || log.earlier_starts > 0).then_some(log))
     }
 
     fn is_empty(&self) -> bool {
@@ -138,6 +155,8 @@ impl WatchdogLog {
             && self.timeouts.is_empty()
             && !self.timed_out_somewhere
             && self.errors.is_empty()
+            && self.error_somewhere.is_none()
+            && !self.is_of_pytorch
             && self.stuck.is_empty()
             && self.differing.is_empty()
             && self.calls.is_empty()
@@ -156,9 +175,21 @@ impl WatchdogLog {
             self.earlier_starts = self.earlier_starts.max(1);
             self.summary = summary;
         }
+        if let Some(class) = actor(record) {
+            self.actor = Some(class.to_owned());
+            return;
+        }
+        // Ray prints one of the lines that are alike.
+        self.leaves_out |= record.contains("x across cluster]");
+        self.gave_up.extend(gave_up(record));
+        self.quoted.extend(quotes(record));
         match said(record) {
             Some(Said::Restarts) => self.start_anew(),
-            Some(Said::OfWatchdog(rank)) => _ = self.ranks.insert(rank),
+            Some(Said::OfWatchdog(rank)) => {
+                self.is_of_pytorch = true;
+                self.ranks.insert(rank);
+            }
+            Some(Said::RaisedSomewhere(error)) => _ = self.error_somewhere.get_or_insert(error),
             Some(Said::TimedOutSomewhere) => self.timed_out_somewhere = true,
             Some(Said::Warned(warning)) => self.warnings.take(warning),
             Some(Said::Stuck(rank)) => {
@@ -176,14 +207,12 @@ impl WatchdogLog {
             }
             Some(Said::Calls(called)) => _ = self.calls.insert(called.rank, called.work),
             Some(Said::MissedBarrier(ranks)) => self.missed_barrier.extend(ranks),
-            Some(Said::Raised {
-                rank,
-                error,
-                of_device,
-            }) => {
+            Some(Said::Follows) => self.is_of_pytorch = true,
+            Some(Said::Raised { rank, error, whose }) => {
+                let rank = self.quoted.remove(&rank).unwrap_or(rank);
                 self.ranks.insert(rank);
                 if self.errors.len() < MAX_NOTED {
-                    self.errors.entry(rank).or_insert((error, of_device));
+                    self.errors.entry(rank).or_insert((error, whose));
                 }
             }
             Some(Said::CameTo {
@@ -230,11 +259,22 @@ impl WatchdogLog {
         Some(work)
     }
 
+    /// The key of a group: jobs that one log of Ray holds each have a group 0.
+    fn key(&mut self, group: &GroupRank) -> String {
+        let Some(actor) = &self.actor else {
+            return group.key.clone();
+        };
+        let first = self.first_actor.get_or_insert_with(|| actor.clone());
+        if first == actor {
+            return group.key.clone();
+        }
+        self.has_actors = true;
+        format!("{} of {actor}", group.key)
+    }
+
     fn place(&mut self, rank: u32, group: GroupRank, progress: Progress) {
-        let known = self
-            .groups
-            .get(&group.key)
-            .and_then(|it| it.ranks.get(&rank));
+        let key = self.key(&group);
+        let known = self.groups.get(&key).and_then(|it| it.ranks.get(&rank));
         // Numbers only grow while a process lives.
         if known.is_some_and(|known| progress.enqueued < known.progress.enqueued) {
             self.start_anew();
@@ -242,7 +282,7 @@ impl WatchdogLog {
         self.ranks.insert(rank);
         // One that is not under way in this group timed out in another.
         let timed_out = self.take_timeout(rank, |work| progress.is_under_way(work));
-        let of_rank = self.groups.entry(group.key.clone()).or_default();
+        let of_rank = self.groups.entry(key).or_default();
         let of_rank = of_rank.rank(rank, group, progress);
         of_rank.progress = progress;
         of_rank.timed_out = timed_out.or(of_rank.timed_out.take());
@@ -255,7 +295,8 @@ impl WatchdogLog {
             // Does not underflow: callers place only operations that have a number, from 1 on.
             completed: work.number - 1,
         };
-        let of_rank = self.groups.entry(group.key.clone()).or_default();
+        let key = self.key(&group);
+        let of_rank = self.groups.entry(key).or_default();
         let of_rank = of_rank.rank(rank, group, least);
         if of_rank.progress.is_under_way(work) {
             of_rank.timed_out = Some(work.clone());
@@ -288,6 +329,10 @@ impl WatchdogLog {
             all.timeouts.extend(log.timeouts.clone());
             all.timed_out_somewhere |= log.timed_out_somewhere;
             all.errors.extend(log.errors.clone());
+            all.error_somewhere = all.error_somewhere.or_else(|| log.error_somewhere.clone());
+            all.gave_up.extend(&log.gave_up);
+            all.leaves_out |= log.leaves_out;
+            all.has_actors |= log.has_actors;
             all.stuck.extend(&log.stuck);
             all.differing.extend(log.differing.clone());
             all.calls.extend(log.calls.clone());
@@ -296,6 +341,7 @@ impl WatchdogLog {
             all.warnings.extend(&log.warnings);
             all.summary.ended.extend(log.summary.ended.clone());
             all.summary.on_host = all.summary.on_host.or(log.summary.on_host);
+            all.summary.spawned = all.summary.spawned.or(log.summary.spawned);
             all.summary.somewhere = all.summary.somewhere.or(log.summary.somewhere);
             all.summary.tasks.extend(log.summary.tasks.clone());
             // Logs of several ranks tell of the same starts: a sum would count them several times.
@@ -310,10 +356,13 @@ impl WatchdogLog {
         let mut placed = Vec::new();
         for (rank, works) in &self.timeouts {
             for work in works.iter().filter(|work| work.number > 0) {
-                let mut same = self.groups.iter().filter(|(_, group)| {
+                let mut same = self.groups.iter().filter(|(key, group)| {
                     let mut others = group.ranks.values();
+                    // No other group has as many collectives as that of all ranks.
+                    let is_far = *key == "0" && work.number >= FAR;
                     !group.ranks.contains_key(rank)
                         && others.any(|it| match &it.timed_out {
+                            Some(timed_out) if is_far => timed_out.number == work.number,
                             Some(timed_out) => timed_out == work,
                             None => it.waits_in() == Some(work.number),
                         })
@@ -348,7 +397,9 @@ impl WatchdogLog {
     fn death(&self) -> Option<(u32, Option<i32>)> {
         let counted = self.counted();
         // Who waits in a collective that timed out has ended for it.
-        let waits = |rank: u32| counted.contains(&rank) || self.stuck.contains(&rank);
+        let waits = |rank: u32| {
+            counted.contains(&rank) || self.stuck.contains(&rank) || self.gave_up.contains(&rank)
+        };
         let first = self.summary.first();
         if let Some((first, with_it)) = &first
             && let Some(signal) = first.killed_by()
@@ -361,7 +412,11 @@ impl WatchdogLog {
         let mut own = self
             .errors
             .iter()
-            .filter(|(rank, (_, of_device))| *of_device || !waits(**rank))
+            .filter(|(rank, (_, whose))| match whose {
+                Whose::Device => true,
+                Whose::Process => !waits(**rank),
+                Whose::Unknown => false,
+            })
             .map(|(rank, _)| *rank);
         // What raises on several ranks is no rank's fault.
         let (rank, None) = (own.next()?, own.next()) else {
@@ -386,12 +441,13 @@ pub(crate) fn report(
     let counted = log.counted();
     // Nobody knows what a rank that ended had entered.
     // `said` takes no rank from `MAX_RANKS` on, so that a damaged line does not make this long.
-    let unknown: Vec<u32> = log
-        .ranks
-        .last()
+    let silence_counts = !log.leaves_out && !log.has_actors;
+    let last = log.ranks.last().filter(|_| silence_counts);
+    let unknown: Vec<u32> = last
         .map_or(Vec::new(), |last| (0..=*last).collect())
         .into_iter()
         .filter(|rank| !counted.contains(rank) && Some(*rank) != dead)
+        .filter(|rank| !log.gave_up.contains(rank))
         .collect();
     let is_waited =
         !log.timeouts.is_empty() || log.groups.values().any(|it| it.waits_in().is_some());
@@ -456,6 +512,9 @@ pub(crate) fn report(
             take(entered(rank, group, work.number, Some(work), false));
         }
         group += 1;
+    }
+    if is_waited && log.leaves_out {
+        notes.push(PrintedNote::LeavesOut);
     }
     for both in &log.differing {
         let [one, other] = both;
@@ -658,6 +717,13 @@ impl WatchdogLog {
         } else if let Some((local_rank, code)) = self.summary.on_host {
             notes.push(PrintedNote::FirstOfHost { local_rank, code });
         }
+        let spawned = self.summary.spawned;
+        notes.extend(spawned.map(|(process, code)| PrintedNote::FirstSpawned { process, code }));
+        notes.extend(
+            self.error_somewhere
+                .clone()
+                .map(PrintedNote::RaisedSomewhere),
+        );
         notes.extend(self.summary.somewhere.map(PrintedNote::EndedSomewhere));
         let tasks = self.summary.tasks.iter().cloned();
         notes.extend(

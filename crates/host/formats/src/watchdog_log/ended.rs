@@ -39,12 +39,15 @@ pub(super) struct Summary {
     pub(super) ended: Vec<Ended>,
     /// The first that failed on a host, and its number on it, which may not be its rank.
     pub(super) on_host: Option<(u32, i32)>,
+    /// The first that a script's `torch.multiprocessing.spawn` saw end: its number there.
+    pub(super) spawned: Option<(u32, i32)>,
     /// Exit code of a process of which only that is known.
     pub(super) somewhere: Option<i32>,
     /// The first that did not end for the sake of others.
     pub(super) tasks: Vec<SlurmTasks>,
     time: String,
     rank: Option<u32>,
+    rank_of_mpi: Option<u32>,
     is_first: bool,
 }
 
@@ -52,6 +55,7 @@ impl Summary {
     pub(super) fn is_empty(&self) -> bool {
         self.ended.is_empty()
             && self.on_host.is_none()
+            && self.spawned.is_none()
             && self.somewhere.is_none()
             && self.tasks.is_empty()
     }
@@ -72,6 +76,24 @@ impl Summary {
         if let Some((_, ended)) = record.split_once("noticed that process rank ") {
             return self.take_of_mpi(ended);
         }
+        if let Some((_, name)) = record.split_once("Process name: [[") {
+            // `[[12167,1],10]`: the process with rank 10 of a job.
+            let rank = name.split_once("],").and_then(|(_, rank)| number(rank));
+            self.rank_of_mpi = rank.filter(|rank| *rank < MAX_RANKS);
+            return false;
+        }
+        if let Some((_, code)) = record.split_once("Exit code:")
+            && let Some(rank) = self.rank_of_mpi.take()
+            && let Some(code) = exit_code(code.trim_start())
+        {
+            // Of all that end `mpirun` reports the first.
+            self.is_first = true;
+            return self.end(rank, code, 0);
+        }
+        if let Some(spawned) = spawned(record) {
+            self.spawned.get_or_insert(spawned);
+            return false;
+        }
         // Its lines are short, and most of a log's are others.
         // With padding, as torchrun aligns its colons: the word `time` alone is in most logs.
         let is_of_summary = ["exitcode", "local_rank", "time  ", "Root Cause (first"];
@@ -80,23 +102,26 @@ impl Summary {
         }
         let said = squeezed(record);
         let after = |word| said.split_once(word).map(|(_, rest)| rest);
-        if said.contains("RootCause(firstobservedfailure):") {
-            self.is_first = true;
-        } else if let Some(rest) = after("failed(exitcode:") {
+        if let Some(rest) = after("failed(exitcode:") {
             let rank = after("local_rank:").and_then(number);
             if let (Some(rank), Some(code), None) = (rank, exit_code(rest), self.on_host) {
                 self.on_host = Some((rank, code));
             }
-        } else if let Some(rest) = after("rank:").filter(|rest| rest.contains("(local_rank:")) {
-            self.rank = number(rest).filter(|rank| *rank < MAX_RANKS);
-        } else if let Some(rest) = after("exitcode:").filter(|rest| rest.contains("(pid:")) {
-            // The line with the rank stands above that with the exit code.
-            if let (Some(rank), Some(code)) = (self.rank.take(), exit_code(rest)) {
-                let pid = after("(pid:").and_then(number).unwrap_or_default();
-                return self.end(rank, code, pid);
-            }
-        } else if let Some(time) = after("time:") {
+            return false;
+        }
+        // Each of these has a line, or all of them have one.
+        self.is_first |= said.contains("RootCause(firstobservedfailure):");
+        if let Some(time) = after("time:") {
             self.time = time.chars().take(TIME_LEN).collect();
+        }
+        if let Some(rest) = after("rank:").filter(|rest| rest.contains("(local_rank:")) {
+            self.rank = number(rest).filter(|rank| *rank < MAX_RANKS);
+        }
+        if let Some(rest) = after("exitcode:").filter(|rest| rest.contains("(pid:"))
+            && let (Some(rank), Some(code)) = (self.rank.take(), exit_code(rest))
+        {
+            let pid = after("(pid:").and_then(number).unwrap_or_default();
+            return self.end(rank, code, pid);
         }
         false
     }
@@ -180,6 +205,31 @@ impl SlurmTasks {
     }
 }
 
+/// `process 3 terminated with signal SIGKILL`, `process 3 terminated with exit code 1`, and
+/// `-- Process 3 terminated with the following error:`, of `torch.multiprocessing.spawn`.
+fn spawned(record: &str) -> Option<(u32, i32)> {
+    const SIGNALS: [(&str, i32); 5] = [
+        ("SIGABRT", 6),
+        ("SIGBUS", 7),
+        ("SIGKILL", 9),
+        ("SIGSEGV", 11),
+        ("SIGTERM", 15),
+    ];
+    let (before, how) = record.split_once(" terminated with ")?;
+    let process = before
+        .strip_prefix("-- Process ")
+        .or_else(|| Some(before.split_once("xception: process ")?.1))?;
+    let code = if let Some(name) = how.strip_prefix("signal ") {
+        let known = SIGNALS.iter().find(|(signal, _)| name.starts_with(signal));
+        -known?.1
+    } else if let Some(code) = how.strip_prefix("exit code ") {
+        exit_code(code)?
+    } else {
+        how.starts_with("the following error").then_some(1)?
+    };
+    Some((process.parse().ok()?, code))
+}
+
 fn exit_code(text: &str) -> Option<i32> {
     match text.strip_prefix('-') {
         Some(signal) => number::<i32>(signal).map(|signal| -signal),
@@ -204,6 +254,48 @@ mod tests {
             summary.take(line);
         }
         summary
+    }
+
+    #[test]
+    fn a_summary_may_stand_on_one_line() {
+        let line = |rank: u32, second: u32, code: i32| {
+            format!(
+                "| 2026-01-02T03:04:58.879Z | [2]: time : 2026-01-02_03:04:{second} host : a rank : {rank} \
+                 (local_rank: 2) exitcode : {code} (pid: 189) error_file: <N/A> traceback : Signal\n"
+            )
+        };
+        let root = "| 2026-01-02T03:04:58.880Z | Root Cause (first observed failure):\n";
+        let summary = read(&[&line(2, 58, -15), root, &line(7, 55, -9)].concat());
+        let (first, with_it) = summary.first().unwrap();
+        assert_eq!(
+            (first.rank, first.killed_by(), with_it),
+            (7, Some(9), vec![])
+        );
+    }
+
+    #[test]
+    fn what_mpirun_and_spawn_saw_end_is_read() {
+        let mpi = "The first process to do so was:\n\n  Process name: [[12167,1],10]\n  Exit code:    3\n";
+        let summary = read(mpi);
+        let (first, _) = summary.first().unwrap();
+        assert_eq!((first.rank, first.code), (10, 3));
+        for (record, ended) in [
+            (
+                "Exception: process 3 terminated with signal SIGKILL",
+                Some((3, -9)),
+            ),
+            (
+                "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with exit code 2",
+                Some((0, 2)),
+            ),
+            (
+                "-- Process 1 terminated with the following error:",
+                Some((1, 1)),
+            ),
+            ("the process 3 terminated with signal SIGKILL", None),
+        ] {
+            assert_eq!(read(record).spawned, ended, "{record}");
+        }
     }
 
     #[test]

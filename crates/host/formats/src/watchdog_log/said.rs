@@ -8,14 +8,16 @@ pub(super) const MAX_RANKS: u32 = 100_000;
 /// Characters of an error that are quoted.
 const MAX_ERROR_CHARS: usize = 200;
 /// Errors that follow from the end of another rank, or from a collective that was given up.
-const CONSEQUENCES: [&str; 14] = [
+const CONSEQUENCES: [&str; 28] = [
     "DistBackendError",
     "DistNetworkError",
     "DistStoreError",
     "NCCL",
-    // What may as well be the peer's; a failed call of CUDA is its own.
     "ncclRemote",
     "ncclInternal",
+    "ncclUnhandledCuda",
+    "HCCL",
+    "Hccl",
     "gloo",
     // Without their first letters, which some messages write as capitals.
     "onnection",
@@ -23,8 +25,32 @@ const CONSEQUENCES: [&str; 14] = [
     "ocket",
     "imed out",
     "imeout",
-    "DDP expects same model",
     "monitoredBarrier",
+    // All ranks raise these, whichever of them it is about.
+    "DDP expects same model",
+    "CheckpointException",
+    "DistributedOperationException",
+    // A process that another one was started by, or asked.
+    "ActorDied",
+    "RayActorError",
+    "EngineDead",
+    "WorkerProc initialization failed",
+    "Engine core initialization failed",
+    "ProcessExited",
+    "ProcessRaised",
+    "cancelled",
+    // At its end.
+    "driver shutting down",
+];
+/// Parts of errors that may as well be of a link, or of the device at its other end.
+const OF_LINKS: [&str; 3] = ["NVLink", "nvlink", "deep_ep"];
+/// Failed calls of CUDA that are of the device of the rank that reports them.
+const OF_DEVICES: [&str; 5] = [
+    "out of memory",
+    "illegal memory access",
+    "misaligned address",
+    "launch failure",
+    "ECC error",
 ];
 
 /// What a process printed.
@@ -44,12 +70,15 @@ pub(super) enum Said {
     },
     /// The watchdog of a rank itself does not get on.
     Stuck(u32),
-    /// A rank raised an error of its own.
+    /// An error that follows from another rank's, or may.
+    Follows,
+    /// A rank that no line names raised an error of its own.
+    RaisedSomewhere(String),
+    /// A rank raised an error that follows from no other rank's, as far as is known.
     Raised {
         rank: u32,
         error: String,
-        /// Whether its device did, which comes of no other rank.
-        of_device: bool,
+        whose: Whose,
     },
     /// A timeout, and nothing says of which rank.
     TimedOutSomewhere,
@@ -67,6 +96,17 @@ pub(super) enum Said {
     Warned(Warning),
     /// The launcher starts all ranks anew.
     Restarts,
+}
+
+/// Whose an error is that a rank raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Its device's: it comes of no other rank.
+    Device,
+    /// Its process's, unless that waits for others.
+    Process,
+    /// Its own, or that of what is at the other end of a link.
+    Unknown,
 }
 
 /// An operation, as the watchdog writes it.
@@ -142,17 +182,37 @@ pub(super) fn said(record: &str) -> Option<Said> {
         return Some(Said::LostPeer(peer.split(']').next()?.to_owned()));
     }
     // PyTorch quotes the last warning, whether NCCL was asked to print any or not.
-    let quoted = nccl::failed_request(record, None).map(Said::Warned);
-    if let Some(said) = quoted.or_else(|| nccl::lost_peer(record).map(Said::LostPeer)) {
+    let request = nccl::failed_request(record, None).map(Said::Warned);
+    if let Some(said) = request.or_else(|| nccl::lost_peer(record).map(Said::LostPeer)) {
         return Some(said);
     }
     let (rank, error) = (rank?, raised(record)?);
-    let of_device = error.contains("CUDA error");
-    Some(Said::Raised {
-        rank,
-        error,
-        of_device,
-    })
+    if CONSEQUENCES.iter().any(|it| error.contains(it)) {
+        return Some(Said::Follows);
+    }
+    let whose = Whose::of(&error);
+    let error = quoted(&error);
+    Some(Said::Raised { rank, error, whose })
+}
+
+impl Whose {
+    fn of(error: &str) -> Self {
+        let has = |parts: &[&str]| parts.iter().any(|it| error.contains(it));
+        if has(&OF_LINKS) {
+            Self::Unknown
+        } else if has(&["CUDA error", "HIP error"]) {
+            Self::Device
+        } else if has(&["Cuda failure", "HIP failure"]) {
+            // Others are of how devices are set up.
+            if has(&OF_DEVICES) {
+                Self::Device
+            } else {
+                Self::Unknown
+            }
+        } else {
+            Self::Process
+        }
+    }
 }
 
 fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said> {
@@ -177,17 +237,24 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
             work,
         }));
     }
-    let rank = rank?;
     if let Some((_, why)) = record.split_once("terminated with exception: ") {
         // A timeout that was cut off is none of its own either.
         let follows = CONSEQUENCES.iter().any(|it| why.contains(it)) || why.starts_with("[Rank");
+        if follows {
+            return None;
+        }
+        let error = quoted(why);
         // The watchdog only queries the device: what follows from no other rank is its error.
-        return (!follows).then(|| Said::Raised {
-            rank,
-            error: quoted(why),
-            of_device: true,
+        let whose = match Whose::of(&error) {
+            Whose::Process => Whose::Device,
+            whose => whose,
+        };
+        return Some(match rank {
+            Some(rank) => Said::Raised { rank, error, whose },
+            None => Said::RaisedSomewhere(error),
         });
     }
+    let rank = rank?;
     // PyTorch 2.2 to 2.4 print both, of some ranks only the first.
     if said.contains("Heartbeatmonitortimedout") || said.contains("gotstuckfor") {
         return Some(Said::Stuck(rank));
@@ -298,6 +365,29 @@ pub(super) fn counts(said: &str) -> Option<Progress> {
     })
 }
 
+/// The rank of the job whose watchdog gave up a collective, `… due to a collective timeout from  rank 6`.
+pub(super) fn gave_up(record: &str) -> Option<u32> {
+    let (_, rank) = record.split_once("due to a collective timeout from ")?;
+    number(rank.trim_start().strip_prefix("rank ")?).filter(|rank| *rank < MAX_RANKS)
+}
+
+/// The rank that prints the traceback of another one, and that rank: `[rank0]: Traceback (most recent call
+/// last): (RANK 3)`, of a checkpoint that all ranks write.
+pub(super) fn quotes(record: &str) -> Option<(u32, u32)> {
+    let (_, rank) = record.split_once("Traceback (most recent call last): (RANK ")?;
+    let rank = number(rank).filter(|rank| *rank < MAX_RANKS)?;
+    Some((printed_by(record)?, rank))
+}
+
+/// The class of Ray's actors in `(ActorClass pid=12, ip=10.0.0.7)`.
+pub(super) fn actor(record: &str) -> Option<&str> {
+    let (class, _) = record.strip_prefix('(')?.split_once(" pid=")?;
+    let is_name = class
+        .chars()
+        .all(|c| c.is_alphanumeric() || "_.".contains(c));
+    (is_name && !class.is_empty()).then_some(class)
+}
+
 /// The rank of the job in `[rank8]:`, which other brackets may stand before.
 fn printed_by(record: &str) -> Option<u32> {
     record
@@ -332,17 +422,17 @@ fn group_rank(said: &str) -> Option<GroupRank> {
     })
 }
 
-/// The last line of a traceback, `RuntimeError: why`, unless it follows from another rank.
+/// The last line of a traceback, `RuntimeError: why`.
 fn raised(record: &str) -> Option<String> {
     let (_, text) = record.split_once("]: ")?;
+    if text.starts_with("Cuda failure") || text.starts_with("HIP failure") {
+        return Some(text.to_owned());
+    }
     let (kind, why) = text.split_once(": ")?;
     let kind = kind.rsplit('.').next().unwrap_or(kind);
     let is_kind = kind.chars().all(char::is_alphanumeric)
         && (kind.ends_with("Error") || kind.ends_with("Exception"));
-    let follows = CONSEQUENCES
-        .iter()
-        .any(|it| kind.contains(it) || why.contains(it));
-    (is_kind && !follows).then(|| format!("{kind}: {}", quoted(why)))
+    is_kind.then(|| format!("{kind}: {why}"))
 }
 
 fn quoted(text: &str) -> String {
@@ -501,7 +591,24 @@ mod tests {
             ("[rank1]: ncclInternalError: Internal check failed.", None),
             (
                 "[rank1]: ncclUnhandledCudaError: Call to CUDA function failed.",
-                Some("ncclUnhandledCudaError: Call to CUDA function failed."),
+                None,
+            ),
+            (
+                "[rank1]: Cuda failure 2 'out of memory'",
+                Some("Cuda failure 2 'out of memory'"),
+            ),
+            (
+                "[rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException \
+                 ranks:dict_keys([3])",
+                None,
+            ),
+            (
+                "[rank1]: RuntimeError: InnerRunOpApi: OPS function error: HcclAllreduce, error code is 6",
+                None,
+            ),
+            (
+                "[rank0]: ray.exceptions.ActorDiedError: The actor died unexpectedly",
+                None,
             ),
             (
                 "[rank1]: RuntimeError: DDP expects same model across all ranks, but Rank 1 has 7 params",
@@ -524,6 +631,28 @@ mod tests {
                 }
                 other => assert!(error.is_none(), "{record}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn errors_of_links_are_not_surely_of_the_rank_that_raises_them() {
+        for (error, whose) in [
+            ("ValueError: a batch of 0", Whose::Process),
+            (
+                "AcceleratorError: HIP error: an illegal memory access was encountered",
+                Whose::Device,
+            ),
+            (
+                "RuntimeError: CUDA error: uncorrectable NVLink error detected",
+                Whose::Unknown,
+            ),
+            ("Cuda failure 2 'out of memory'", Whose::Device),
+            (
+                "Cuda failure 802 'system not yet initialized'",
+                Whose::Unknown,
+            ),
+        ] {
+            assert_eq!(Whose::of(error), whose, "{error}");
         }
     }
 

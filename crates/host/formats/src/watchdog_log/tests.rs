@@ -519,3 +519,57 @@ fn other_launchers_say_what_ended() {
     let [tasks, host, how] = ["3", "node7", "Out Of Memory"].map(str::to_owned);
     assert_eq!(notes(slurm), [PrintedNote::SlurmTasks { tasks, host, how }]);
 }
+
+#[test]
+fn a_rank_whose_watchdog_gave_up_is_not_waited_for() {
+    let signal = "[rank2]:[E1 0:0:0 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a \
+                  dump signal due to a collective timeout from  rank 1 and we will try our best to dump the \
+                  debug info. Last enqueued NCCL work: 79, last completed NCCL work: 78.";
+    assert_eq!(members(signal), [vec![0, 2]]);
+}
+
+#[test]
+fn silence_proves_nothing_where_lines_that_are_alike_are_left_out() {
+    let of_ray = "[repeated 6x across cluster] (Ray deduplicates logs by default.)\n";
+    let log = status(9, DEFAULT, 9, 79, 78).replace('\n', of_ray);
+    assert_eq!(members(&log), [vec![9]]);
+    assert!(notes(&log).contains(&PrintedNote::LeavesOut));
+}
+
+#[test]
+fn jobs_of_several_actors_in_one_log_are_several() {
+    let log = [
+        "(Actor pid=3, ip=10.0.0.7) ",
+        &status(1, DEFAULT, 1, 5919, 5918),
+        "(Critic pid=4) ",
+        &status(0, DEFAULT, 0, 120, 120),
+    ];
+    assert_eq!(entries(&log.concat()), [(1, 5919, String::new())]);
+}
+
+/// No other group has come as far as that of all ranks.
+#[test]
+fn timeouts_of_one_large_number_are_of_the_group_of_all_ranks() {
+    let sides = |number: u64| {
+        let log = [
+            caught(0, number, "BROADCAST", 5056),
+            status(0, DEFAULT, 0, number, number - 1),
+            caught(1, number, "ALLREDUCE", 2106),
+        ];
+        members(&log.concat())
+    };
+    assert_eq!(sides(80078), [vec![0, 1]]);
+    assert_eq!(sides(7), [[0], [1]].map(Vec::from));
+}
+
+#[test]
+fn a_traceback_that_a_rank_prints_of_another_is_of_that_one() {
+    let of_another = "[rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException \
+                      ranks:dict_keys([3])\n[rank0]: Traceback (most recent call last): (RANK 3)\n[rank0]: \
+                      OSError: [Errno 28] No space left on device\n";
+    let raised = PrintedNote::Raised {
+        rank: 3,
+        error: "OSError: [Errno 28] No space left on device".to_owned(),
+    };
+    assert_eq!(notes(of_another), [raised]);
+}
