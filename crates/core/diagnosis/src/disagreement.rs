@@ -154,7 +154,7 @@ mod tests {
     fn own_work() -> Observation {
         Observation::OwnWork(StageAccount {
             label: Label::CoCritical,
-            stages: vec![BACKWARD.to_owned()],
+            stages: Vec::new(),
             struck_steps: 9,
             lateness_s: 0.1,
             cost_s: 1.0,

@@ -5,8 +5,8 @@ mod alone;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Action, Claim, Cost, Fact, Finding, JobContext, Label, LateRanks, Observation, Origin, Pace,
-    Side, StageAccount, StageId, StepSpan, Subject, UnlikeDevice, Window, median,
+    Action, Claim, Cost, Fact, Finding, JobContext, Label, LateRanks, LateStage, Observation,
+    Origin, Pace, Side, StageAccount, StageId, StepSpan, Subject, UnlikeDevice, Window, median,
 };
 
 use crate::tracker::step_part;
@@ -329,7 +329,10 @@ impl AcrossRoles {
         let stage = context.names.name(late.stage).to_owned();
         let account = StageAccount {
             label: Label::FrontierAccounting,
-            stages: vec![stage.clone()],
+            stages: vec![LateStage {
+                stage: stage.clone(),
+                lateness_s: late.lateness_s,
+            }],
             struck_steps: late.strikes.len() as u64,
             lateness_s: late.lateness_s,
             cost_s: lost_s,

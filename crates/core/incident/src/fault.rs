@@ -82,6 +82,15 @@ pub struct Hidden {
     pub gain_both_s: f64,
 }
 
+/// What of a fault's lateness is in a stage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LateShare {
+    /// The stage.
+    pub stage: StageId,
+    /// The share.
+    pub share: f64,
+}
+
 /// Something one window says is wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
@@ -92,7 +101,7 @@ pub struct Fault {
     /// Where most of the lateness is.
     pub stage: StageId,
     /// Further stages in which the same ranks are late in the same steps.
-    pub other_stages: Vec<StageId>,
+    pub other_stages: Vec<LateShare>,
     /// Where in the stage, if that says more than its name.
     pub place: Option<StepPlace>,
     /// What of the ranks is late, where their devices were seen.
@@ -121,9 +130,19 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// Its stages, the one with most of the lateness first.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = LateShare> {
+        let others: f64 = self.other_stages.iter().map(|it| it.share).sum();
+        let first = LateShare {
+            stage: self.stage,
+            share: 1.0 - others,
+        };
+        std::iter::once(first).chain(self.other_stages.iter().copied())
+    }
+
     /// Whether it is in a stage.
     pub(crate) fn is_in(&self, stage: StageId) -> bool {
-        self.stage == stage || self.other_stages.contains(&stage)
+        self.stages().any(|it| it.stage == stage)
     }
 
     /// Whether it strikes a row of a block in a stage.
@@ -134,8 +153,8 @@ impl Fault {
 
     /// Whether the late ranks may launch work where they are late: then their devices need not wait.
     pub(crate) fn launches(&self) -> bool {
-        let mut stages = self.other_stages.iter().chain([&self.stage]);
-        stages.any(|stage| !WITHOUT_LAUNCHES.contains(stage))
+        self.stages()
+            .any(|it| !WITHOUT_LAUNCHES.contains(&it.stage))
     }
 
     /// The same with what it costs in so many times the steps.
@@ -625,8 +644,15 @@ pub(crate) fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
         });
         match host {
             Some(host) => {
-                host.other_stages.push(fault.stage);
-                host.lateness_s += fault.lateness_s;
+                let lateness_s = host.lateness_s + fault.lateness_s;
+                for known in &mut host.other_stages {
+                    known.share *= host.lateness_s / lateness_s;
+                }
+                host.other_stages.push(LateShare {
+                    stage: fault.stage,
+                    share: fault.lateness_s / lateness_s,
+                });
+                host.lateness_s = lateness_s;
                 // Costs were shared out so that they add up.
                 host.cost_s += fault.cost_s;
                 // Nothing was run without both stages: that saves what they cost now, or more.

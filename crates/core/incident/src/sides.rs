@@ -337,9 +337,7 @@ impl DeviceAccount {
             .filter(|account| strikes_row(fault, &window.blocks[account.block], account.row));
         Excess {
             columns: columns.collect(),
-            stages: std::iter::once(fault.stage)
-                .chain(fault.other_stages.iter().copied())
-                .collect(),
+            stages: fault.stages().map(|it| it.stage).collect(),
             side: fault.side,
             rows: struck.map(|account| account.step).collect(),
         }
@@ -460,7 +458,8 @@ pub(crate) fn settle(
     });
     // A host that is late in each step is late for its device where that has nothing left.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
-        if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {
+        let is_it = |host: &&Fault| host.ranks == fault.ranks && host.is_in(fault.stage);
+        if let Some(host) = steady.iter().find(is_it) {
             // The host says in which steps it was late, the device what that cost: spread over all.
             fault.strikes.clone_from(&host.strikes);
             fault.lateness_s = fault.cost_s / fault.strikes.len() as f64;

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Action, Claim, Cost, Fact, Finding, IncidentKind, JobContext, Label, LateRanks, Meeting,
-    NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames,
+    Action, Claim, Cost, Fact, Finding, IncidentKind, JobContext, Label, LateRanks, LateStage,
+    Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames,
     StepPart, StepSpan, Subject, Window,
 };
 
@@ -591,6 +591,14 @@ impl Track {
         self.late_sum_s / self.struck_steps.max(1) as f64
     }
 
+    /// Its stages, in the shares of the last window that showed it.
+    fn late_stages(&self, names: &StageNames) -> impl Iterator<Item = LateStage> {
+        self.fault.stages().map(|it| LateStage {
+            stage: names.name(it.stage).to_owned(),
+            lateness_s: it.share * self.lateness_s(),
+        })
+    }
+
     fn next_in_line(&self, names: &StageNames) -> Vec<NextInLine> {
         let next = self.hides.iter().map(|hidden| NextInLine {
             ranks: hidden.ranks.clone(),
@@ -606,8 +614,7 @@ impl Track {
         let Fault {
             kind, place, side, ..
         } = &self.fault;
-        let name = |stage: &StageId| context.names.name(*stage).to_owned();
-        let stage = name(&self.fault.stage);
+        let stage = context.names.name(self.fault.stage).to_owned();
         let place = place.clone();
         let group = (compared.len() < context.seen.len()).then(|| compared.to_vec());
         let (lateness_s, cost_share) = (self.lateness_s(), self.cost_share());
@@ -620,7 +627,7 @@ impl Track {
             FaultKind::LateRanks => Claim::LateRanks(LateRanks {
                 ranks: self.fault.ranks.clone(),
                 stage,
-                other_stages: self.fault.other_stages.iter().map(name).collect(),
+                other_stages: self.late_stages(context.names).skip(1).collect(),
                 place,
                 side: *side,
                 usual_s: self.fault.level_s,
@@ -670,10 +677,9 @@ impl Track {
             } else {
                 Label::FrontierAccounting
             });
-        let stages = std::iter::once(&self.fault.stage).chain(&self.fault.other_stages);
         let account = StageAccount {
             label,
-            stages: stages.map(|stage| names.name(*stage).to_owned()).collect(),
+            stages: self.late_stages(names).collect(),
             struck_steps: self.struck_steps,
             lateness_s: self.lateness_s(),
             cost_s: self.cost_s,

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ConnectionClaim, FunctionFault, HeldUpSteps, KilledRank, LateArrivals, NextInLine, Pace,
-    PipelineHalt, Side, SlowCommunicator, SlowIterations, StallClaim, StepSlowdown, Straggler,
+    ConnectionClaim, FunctionFault, HeldUpSteps, KilledRank, LateArrivals, LateStage, NextInLine,
+    Pace, PipelineHalt, Side, SlowCommunicator, SlowIterations, StallClaim, StepSlowdown,
+    Straggler,
 };
 
 /// What the headline of a finding says, with its numbers as they were when it was found.
@@ -98,7 +99,7 @@ pub struct LateRanks {
     /// Where most of their lateness is.
     pub stage: String,
     /// Further stages in which they are late in the same steps.
-    pub other_stages: Vec<String>,
+    pub other_stages: Vec<LateStage>,
     /// Where in the stage, if that says more than its name.
     pub place: Option<StepPlace>,
     /// What of the ranks is late, where their devices were seen.
@@ -106,7 +107,7 @@ pub struct LateRanks {
     /// What the other ranks' devices take there, in seconds a step; 0 where devices were not
     /// seen.
     pub usual_s: f64,
-    /// Mean lateness of a struck step, in seconds.
+    /// Mean lateness of a struck step in all of its stages, in seconds.
     pub lateness_s: f64,
     /// When it strikes.
     pub pace: Pace,
@@ -155,7 +156,7 @@ impl Claim {
         match self {
             Self::LateRanks(late) => {
                 late.stage == name
-                    || late.other_stages.iter().any(|other| other == name)
+                    || late.other_stages.iter().any(|other| other.stage == name)
                     // The headline names what it hides, too.
                     || late.next_in_line.iter().any(|next| next.stage == name)
             }

@@ -173,16 +173,25 @@ pub enum Observation {
     },
 }
 
+/// A stage in which ranks are late.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LateStage {
+    /// The stage.
+    pub stage: String,
+    /// Mean lateness of a struck step there, in seconds.
+    pub lateness_s: f64,
+}
+
 /// What the accounting of steps says of stages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageAccount {
     /// The strongest label of the windows that showed it.
     pub label: Label,
     /// The stages, the one with most of the lateness first.
-    pub stages: Vec<String>,
+    pub stages: Vec<LateStage>,
     /// Steps it struck.
     pub struck_steps: u64,
-    /// Mean lateness of a struck step, in seconds.
+    /// Mean lateness of a struck step, in seconds, in all of them.
     pub lateness_s: f64,
     /// Exposed seconds it cost.
     pub cost_s: f64,

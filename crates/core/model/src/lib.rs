@@ -92,7 +92,9 @@ pub use device::{Device, DeviceUsage, Gauge, Mean};
 pub use disagreement::{Disagreement, Position, Trust};
 pub use downgrade::Downgrade;
 pub use event::{BlockPlace, CollectiveIssue, DeviceReached, DeviceTime, Event, Pass};
-pub use fact::{Beside, Brake, CoresBusy, During, Fact, Observation, StageAccount, Unlike};
+pub use fact::{
+    Beside, Brake, CoresBusy, During, Fact, LateStage, Observation, StageAccount, Unlike,
+};
 pub use finding::{Cost, Finding, Origin};
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use function::{Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns};

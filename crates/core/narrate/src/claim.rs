@@ -1,6 +1,6 @@
 //! Headlines.
 
-use model::{Claim, LateRanks, Pace, Side, StepPlace, StepSpan};
+use model::{Claim, LateRanks, LateStage, Pace, Side, StepPlace, StepSpan};
 
 use crate::words::{are, duration, percent, slow_side, who};
 use crate::{
@@ -138,7 +138,13 @@ fn late_ranks(late: &LateRanks) -> String {
         _ => format!("{are_late}{often}{place}: {lateness} {each}, {cost}"),
     };
     if !late.other_stages.is_empty() {
-        text += &format!("; also in {}", late.other_stages.join(" and "));
+        let also = late
+            .other_stages
+            .iter()
+            .map(|LateStage { stage, lateness_s }| {
+                format!("{stage} ({} of these)", duration(*lateness_s))
+            });
+        text += &format!("; also in {}", also.collect::<Vec<_>>().join(" and "));
     }
     // It costs nothing as long as another rank is later in the same step.
     if late.hidden {
@@ -210,27 +216,52 @@ fn place_words(place: Option<&StepPlace>) -> String {
 mod tests {
     use super::*;
 
+    fn slow_device() -> LateRanks {
+        LateRanks {
+            ranks: vec![2],
+            stage: "model.backward_cpu_wall".to_owned(),
+            other_stages: Vec::new(),
+            place: None,
+            pace: Pace::Sporadic,
+            side: Some(Side::Device),
+            usual_s: 0.027,
+            lateness_s: 0.014,
+            cost_share: 0.33,
+            steps: StepSpan {
+                first: 20,
+                last: 90,
+                open: true,
+            },
+            hidden: false,
+            gain_alone_s: 1.0,
+            next_in_line: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn of_each_further_stage_its_part_is_said() {
+        let late = LateRanks {
+            side: None,
+            pace: Pace::Steady,
+            other_stages: vec![LateStage {
+                stage: "callbacks.cpu_wall".to_owned(),
+                lateness_s: 0.004,
+            }],
+            ..slow_device()
+        };
+        assert_eq!(
+            headline(&Claim::LateRanks(late)),
+            "rank 2 is late in model.backward_cpu_wall: 14.0 ms a step, 33 % of exposed step time since \
+             step 20; also in callbacks.cpu_wall (4.0 ms of these)"
+        );
+    }
+
     #[test]
     fn a_device_that_is_slow_now_and_then_is_called_a_device() {
         let of_pace = |pace| {
             headline(&Claim::LateRanks(LateRanks {
-                ranks: vec![2],
-                stage: "model.backward_cpu_wall".to_owned(),
-                other_stages: Vec::new(),
-                place: None,
                 pace,
-                side: Some(Side::Device),
-                usual_s: 0.027,
-                lateness_s: 0.014,
-                cost_share: 0.33,
-                steps: StepSpan {
-                    first: 20,
-                    last: 90,
-                    open: true,
-                },
-                hidden: false,
-                gain_alone_s: 1.0,
-                next_in_line: Vec::new(),
+                ..slow_device()
             }))
         };
         let cost = "33 % of exposed step time since step 20";

@@ -179,7 +179,8 @@ fn stages(account: &StageAccount, text: String) -> Worded {
 }
 
 fn all(account: &StageAccount) -> String {
-    account.stages.join(" and ")
+    let stages = account.stages.iter().map(|it| &*it.stage);
+    stages.collect::<Vec<_>>().join(" and ")
 }
 
 fn own_work(account: &StageAccount) -> String {
@@ -329,7 +330,10 @@ mod tests {
     fn own_work_of_other_ranks_than_the_incidents_says_whose_it_is() {
         let account = StageAccount {
             label: model::Label::CoCritical,
-            stages: vec!["data.next_wait".to_owned()],
+            stages: vec![model::LateStage {
+                stage: "data.next_wait".to_owned(),
+                lateness_s: 0.05,
+            }],
             struck_steps: 1,
             lateness_s: 0.05,
             cost_s: 0.0,

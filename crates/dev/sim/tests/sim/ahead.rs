@@ -386,8 +386,7 @@ fn what_begins_inside_a_window_costs_what_the_steps_behind_it_lose() {
             spot: SlowSpot::ALL[rng.random_range(0..SlowSpot::ALL.len())],
             rank: Some(rng.random_range(0..healthy.ranks)),
             late_s: 0.01 + 0.05 * rng.random::<f64>(),
-            since: std::env::var("S0")
-                .map_or_else(|_| rng.random_range(15..40), |it| it.parse().unwrap()),
+            since: rng.random_range(15..40),
             every: 1,
         };
         let healthy_s = healthy.run().step_s;
@@ -451,6 +450,42 @@ fn shares_are_parts_of_what_steps_take() {
         "{data:?} {lost}"
     );
     assert!(callbacks.unwrap_or_default() < 0.1, "{callbacks:?}");
+}
+
+/// A host is late in its callbacks and in its loader. Where the loss is read, in every tenth step, its device
+/// waits for the first; in the others it still has work meanwhile, and waits for the second, for longer.
+#[test]
+fn two_stages_in_which_a_host_is_late_are_both_named_though_one_hides_the_other() {
+    let late = |spot, late_s| Slow {
+        spot,
+        rank: Some(2),
+        late_s,
+        since: 0,
+        every: 1,
+    };
+    let both = [late(SlowSpot::Data, 0.04), late(SlowSpot::Callback, 0.02)];
+    let with = |slow: &[Slow]| {
+        verdict(&AheadJob {
+            ranks: 4,
+            steps: 70,
+            read_back: ReadBack::Every(10),
+            slow: slow.to_vec(),
+            ..AheadJob::new(5)
+        })
+    };
+    let (_, healthy_s) = with(&[]);
+    let (said, step_s) = with(&both);
+    let named = said.incidents.iter().map(|it| {
+        let stage = it.subject.stage.as_deref().unwrap_or_default();
+        (&it.subject.ranks[..], stage)
+    });
+    let named: Vec<(&[u32], &str)> = named.collect();
+    for stage in ["data.next_wait", "callbacks.cpu_wall"] {
+        assert!(named.contains(&(&[2][..], stage)), "{named:?}");
+    }
+    let costs_s: f64 = said.incidents.iter().map(|one| one.cost_s).sum();
+    let charged = costs_s / said.job.analysed_steps as f64 / (step_s - healthy_s);
+    assert!((charged - 1.0).abs() < 0.1, "{charged}");
 }
 
 /// A rank pauses in every 25th step, in the stage in which all read their loss back in every tenth:

@@ -612,22 +612,27 @@ fn saved_s(verdict: &Verdict, fixed: &[Fault], are_all: bool) -> f64 {
     both_s.unwrap_or_else(|| fixed.iter().map(|fault| alone_s(verdict, fault)).sum())
 }
 
-/// Seconds saved by fixing a fault alone, whether it is an incident or hidden behind one.
+/// Seconds saved by fixing a fault alone, whether it is an incident, a part of one, or hidden behind one.
 fn alone_s(verdict: &Verdict, fault: Fault) -> f64 {
-    let incident = verdict
-        .incidents
-        .iter()
-        .find(|incident| is_of(fault, incident));
+    let mut incidents = verdict.incidents.iter();
+    let incident = incidents.find_map(|it| Some(part_in(fault, it)? * it.gain_alone_s));
     let mut hidden = verdict
         .incidents
         .iter()
         .flat_map(|incident| &incident.next_in_line);
     let hidden = hidden.find(|next| is_at(fault, &next.ranks, Some(&next.stage)));
-    let gains = [
-        incident.map(|it| it.gain_alone_s),
-        hidden.map(|it| it.gain_alone_s),
-    ];
-    gains.into_iter().flatten().next().unwrap_or(0.0)
+    let hidden = hidden.map(|it| it.gain_alone_s);
+    incident.or(hidden).unwrap_or(0.0)
+}
+
+/// What of an incident is this fault, by the lateness in its stages: a rank may have two faults.
+fn part_in(fault: Fault, incident: &Incident) -> Option<f64> {
+    let Subject { ranks, side, .. } = &incident.subject;
+    let account = incident.facts.iter().find_map(|fact| fact.what.account())?;
+    let stages = account.stages.iter();
+    let its = stages.filter(|it| is_on(fault, *side) && is_at(fault, ranks, Some(&it.stage)));
+    let share = its.map(|it| it.lateness_s).sum::<f64>() / account.lateness_s;
+    (share > 0.0).then_some(share)
 }
 
 /// Seconds saved by fixing two faults, if one hides the other.
@@ -650,9 +655,13 @@ fn is_of(fault: Fault, incident: &Incident) -> bool {
     let Subject {
         ranks, stage, side, ..
     } = &incident.subject;
+    is_on(fault, *side) && is_at(fault, ranks, stage.as_deref())
+}
+
+/// Whether a fault is on this side of its rank, as far as that is known.
+fn is_on(fault: Fault, side: Option<Side>) -> bool {
     let is_of_device = fault.starts_with("device");
-    let is_side = side.is_none_or(|side| (side == Side::Device) == is_of_device);
-    is_side && is_at(fault, ranks, stage.as_deref())
+    side.is_none_or(|side| (side == Side::Device) == is_of_device)
 }
 
 /// Whether this is where a fault was hidden.
