@@ -50,6 +50,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             hosts_may_run_ahead: false,
             device_issues_unseen: false,
             stages_on_devices: false,
+            partly_seen: false,
             uncompared_ranks: Vec::new(),
             unlike_devices: Vec::new(),
             ambiguous_steps: 0,

@@ -1,15 +1,18 @@
+mod found;
+
 use std::collections::BTreeSet;
 
 use frontier::{Gates, WindowFrontier};
 use model::{
-    Block, Boundary, Ending, MarkKind, Pace, RankColumn, Ranks, Side, StageId, StageSlot,
-    StepPlace, StepRow, Window, median, medians_of_others,
+    Boundary, Ending, MarkKind, Pace, RankColumn, Ranks, StageId, StageSlot, StepPlace, StepRow,
+    Window, median, medians_of_others,
 };
 
 use crate::IncidentSettings;
 use crate::costs::{Charge, share_out};
 use crate::lateness::Lateness;
 use crate::pace::{Seen, pace_of};
+pub use found::{Fault, FaultKind, Hidden, LateShare};
 
 /// Candidate faults one stage may have in a window.
 const MAX_FAULTS_PER_STAGE: usize = 3;
@@ -43,131 +46,6 @@ const VICTIM_ROWS: usize = 8;
 /// Share of what a fault cost the job that a rank must have waited for it, to be its victim. Ours:
 /// who meets the culprits waits as long as the job loses, and who does not waits not at all.
 const VICTIM_SHARE: f64 = 0.5;
-
-/// Stages in which a host launches nothing: its device may be done before it goes on.
-const WITHOUT_LAUNCHES: [StageId; 4] = [
-    StageId::DATA,
-    StageId::DATA_GAP,
-    StageId::CALLBACKS,
-    StageId::OTHER,
-];
-
-/// What kind of thing was found in a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FaultKind {
-    /// Some ranks do more work than their peers.
-    LateRanks,
-    /// The same, on changing ranks.
-    Rotating,
-    /// All ranks wait for data.
-    InputBound,
-    /// The whole job is slower than it was.
-    Degraded,
-    /// A stage that synchronises leads, and nobody recorded who arrives last.
-    UnknownRank,
-}
-
-/// A fault another one hides.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Hidden {
-    /// Its ranks.
-    pub ranks: Vec<u32>,
-    /// Its stage.
-    pub stage: StageId,
-    /// Lateness a struck step, in seconds.
-    pub lateness_s: f64,
-    /// Exposed seconds saved by fixing only it.
-    pub gain_alone_s: f64,
-    /// Exposed seconds saved by fixing it and the fault that hides it.
-    pub gain_both_s: f64,
-}
-
-/// What of a fault's lateness is in a stage.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LateShare {
-    /// The stage.
-    pub stage: StageId,
-    /// The share.
-    pub share: f64,
-}
-
-/// Something one window says is wrong.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fault {
-    /// What kind of thing it is.
-    pub kind: FaultKind,
-    /// The culprits, ascending; empty if nobody in particular.
-    pub ranks: Vec<u32>,
-    /// Where most of the lateness is.
-    pub stage: StageId,
-    /// Further stages in which the same ranks are late in the same steps.
-    pub other_stages: Vec<LateShare>,
-    /// Where in the stage, if that says more than its name.
-    pub place: Option<StepPlace>,
-    /// What of the ranks is late, where their devices were seen.
-    pub side: Option<Side>,
-    /// What the other ranks' devices take in its stages, in seconds a step; 0 where devices were
-    /// not seen.
-    pub level_s: f64,
-    /// Steps it struck, ascending.
-    pub strikes: Vec<u64>,
-    /// Mean lateness of a struck step, in seconds.
-    pub lateness_s: f64,
-    /// Exposed seconds it added to the window, as things stand. The costs of a window's
-    /// faults sum to what fixing all of them would save.
-    pub cost_s: f64,
-    /// Exposed seconds of the window saved by fixing only it.
-    pub gain_alone_s: f64,
-    /// Ranks that waited for the culprits in the steps it struck, or were slower where there are
-    /// none.
-    pub victims: Ranks,
-    /// Faults it hides.
-    pub hides: Vec<Hidden>,
-    /// Whether it is hidden itself: it costs nothing until another one is fixed.
-    pub hidden: bool,
-    /// Whether this window alone is reason enough to speak of it.
-    pub notable: bool,
-}
-
-impl Fault {
-    /// Its stages, the one with most of the lateness first.
-    pub(crate) fn stages(&self) -> impl Iterator<Item = LateShare> {
-        let others: f64 = self.other_stages.iter().map(|it| it.share).sum();
-        let first = LateShare {
-            stage: self.stage,
-            share: 1.0 - others,
-        };
-        std::iter::once(first).chain(self.other_stages.iter().copied())
-    }
-
-    /// Whether it is in a stage.
-    pub(crate) fn is_in(&self, stage: StageId) -> bool {
-        self.stages().any(|it| it.stage == stage)
-    }
-
-    /// Whether it strikes a row of a block in a stage.
-    pub(crate) fn strikes_in(&self, block: &Block, row: usize, stage: StageId) -> bool {
-        let is_struck = || self.strikes.binary_search(&block.step_of(row, stage));
-        self.is_in(stage) && is_struck().is_ok()
-    }
-
-    /// Whether the late ranks may launch work where they are late: then their devices need not wait.
-    pub(crate) fn launches(&self) -> bool {
-        self.stages()
-            .any(|it| !WITHOUT_LAUNCHES.contains(&it.stage))
-    }
-
-    /// The same with what it costs in so many times the steps.
-    pub(crate) fn times(mut self, times: f64) -> Self {
-        self.cost_s *= times;
-        self.gain_alone_s *= times;
-        for hidden in &mut self.hides {
-            hidden.gain_alone_s *= times;
-            hidden.gain_both_s *= times;
-        }
-        self
-    }
-}
 
 /// Lateness of some ranks in one stage, before it is weighed.
 struct Candidate {

@@ -7,6 +7,8 @@ use crate::{Source, Verdict};
 pub enum Conclusion {
     /// All ranks are in the same collectives, at one moment.
     NothingStuck,
+    /// At one moment not all ranks were seen, or something is wrong that names nobody.
+    PartlySeen,
     /// Of timed collectives: nobody is late, none became slow.
     NothingTimed,
     /// A job died, and what it printed does not explain why.
@@ -50,7 +52,9 @@ impl Verdict {
             .pipeline
             .as_ref()
             .is_some_and(|it| it.iteration_s == 0.0);
-        Some(if job.source == Source::Snapshot {
+        Some(if job.source == Source::Snapshot && job.partly_seen {
+            Conclusion::PartlySeen
+        } else if job.source == Source::Snapshot {
             Conclusion::NothingStuck
         } else if job.source == Source::Log {
             Conclusion::Unexplained

@@ -54,6 +54,13 @@ pub enum SourceNote {
     },
     /// Of what a dead job has printed.
     Printed(PrintedNote),
+    /// Where ranks are of which nothing but stacks is known.
+    Stacks {
+        /// The ranks.
+        ranks: Vec<u32>,
+        /// The innermost frames, as they are read.
+        frames: Vec<String>,
+    },
     /// In words that come from outside: those of a hook in Python, or of another version.
     Text(String),
 }
@@ -62,6 +69,27 @@ impl SourceNote {
     /// Whether it is in words from outside.
     pub fn is_text(&self) -> bool {
         matches!(self, Self::Text(_))
+    }
+
+    /// Whether ranks with it cannot all be said to be in the same collectives: something is wrong that
+    /// names nobody, or some were not seen.
+    pub fn leaves_open(&self) -> bool {
+        match self {
+            Self::LeftOut(_) | Self::Printed(_) => true,
+            Self::Ras(note) => matches!(
+                note,
+                RasNote::MoreFaults { .. }
+                    | RasNote::Trouble { .. }
+                    | RasNote::Unlisted { .. }
+                    | RasNote::Elsewhere { .. }
+                    | RasNote::Unreachable { .. }
+                    | RasNote::Incomplete { .. }
+                    | RasNote::Dead { .. }
+                    | RasNote::Failed(_)
+            ),
+            Self::Dumps(note) => matches!(note, DumpNote::Missing(_) | DumpNote::TimedOut(_)),
+            _ => false,
+        }
     }
 
     /// Reads a note of any version, which is in words as well: one of a kind that this version does
@@ -183,6 +211,22 @@ pub enum RasNote {
     Moving(String),
     /// Ranks are apart at one moment, as those of a healthy job may be.
     OneMoment,
+    /// Ranks of a communicator did not answer, and the report does not list them.
+    Incomplete {
+        /// The communicator.
+        communicator: String,
+        /// How many.
+        ranks: u64,
+    },
+    /// RAS considers a process dead.
+    Dead {
+        /// The number of the process.
+        pid: i64,
+        /// Its host.
+        host: String,
+    },
+    /// What the table of communicators calls wrong, and nothing else describes.
+    Failed(String),
     /// A rank cannot be reached.
     Unreachable {
         /// Which.
@@ -276,6 +320,10 @@ pub enum DumpNote {
     },
     /// There is no dump of these ranks.
     Missing(Vec<u32>),
+    /// So many dumps are of an earlier run.
+    EarlierRun(u64),
+    /// Collectives of these ranks timed out, by what they printed, and there is no dump of them.
+    TimedOut(Vec<u32>),
 }
 
 /// Of traces of a profiler.

@@ -131,6 +131,9 @@ pub struct JobSummary {
     /// not issue the same ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub device_issues_unseen: bool,
+    /// Whether a snapshot shows something wrong that names nobody, or not all ranks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partly_seen: bool,
     /// Ranks that are alone in their roles and could not be put beside those of other roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncompared_ranks: Vec<u32>,

@@ -4,6 +4,10 @@ use model::Conclusion;
 pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
     match conclusion {
         Conclusion::NothingStuck => ("Nothing stuck", "all ranks are in the same collectives"),
+        Conclusion::PartlySeen => (
+            "No verdict",
+            "this shows no rank that the others wait for, and not that all is well",
+        ),
         Conclusion::NothingTimed => (
             "Nothing found",
             "no rank is constantly late and no communicator became slow",

@@ -6,7 +6,7 @@ use model::{
 };
 
 use crate::death;
-use crate::words::{its, of, who};
+use crate::words::{are, its, of, who};
 
 /// Words a note of a source.
 pub fn source_note(note: &SourceNote) -> String {
@@ -48,6 +48,12 @@ pub fn source_note(note: &SourceNote) -> String {
             format!("{requests} completed work requests of {connections} connections were reported")
         }
         SourceNote::Printed(note) => printed(note),
+        SourceNote::Stacks { ranks, frames } if frames.is_empty() => {
+            format!("{} in no Python frame", are(ranks, &who(ranks)))
+        }
+        SourceNote::Stacks { ranks, frames } => {
+            format!("{} in {}", are(ranks, &who(ranks)), frames.join(" < "))
+        }
         SourceNote::Text(text) => text.clone(),
     }
 }
@@ -140,6 +146,19 @@ fn ras(note: &RasNote) -> String {
                 "does not answer NCCL's RAS: it is stopped, or its host cannot be reached"
             };
             format!("rank {rank}{process} {state}")
+        }
+        RasNote::Incomplete {
+            communicator,
+            ranks,
+        } => format!(
+            "{ranks} ranks of {communicator} did not answer NCCL's RAS, and the report does not list \
+             them: ask for VERBOSE STATUS or JSON"
+        ),
+        RasNote::Dead { pid, host } => {
+            format!("process {pid} on {host} is considered dead by NCCL's RAS: its rank is unknown")
+        }
+        RasNote::Failed(fault) => {
+            format!("NCCL's RAS reports {fault}, and the report does not describe it")
         }
         RasNote::Replies(replies) => {
             format!("there are {replies} RAS replies: the latest is analysed")
@@ -239,6 +258,14 @@ fn dumps(note: &DumpNote) -> String {
             "there is no dump of {}: {} collectives are unknown",
             who(ranks),
             its(ranks)
+        ),
+        DumpNote::EarlierRun(dumps) => {
+            format!("{dumps} dumps are left out: they are of an earlier run")
+        }
+        DumpNote::TimedOut(ranks) => format!(
+            "collectives of {} timed out according to the log, and there is no dump of {}",
+            who(ranks),
+            of(ranks, "it", "them")
         ),
     }
 }

@@ -155,6 +155,31 @@ impl Dump {
         }
     }
 
+    /// When its first and its last entry were made, on a clock that was set.
+    fn span(&self) -> Option<[u64; 2]> {
+        let times = self.times()?;
+        Some([*times.iter().min()?, *times.iter().max()?])
+    }
+
+    /// Whether its collectives of a group begin with numbers that another dump of the rank has passed.
+    fn counts_anew(&self, earlier: &Self) -> bool {
+        let numbers = |dump: &Self| {
+            let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+            for entry in dump.entries.iter().filter(|it| it.counts()) {
+                if let Some((group, _)) = entry.group() {
+                    let of_group = numbers.entry(group.to_owned()).or_default();
+                    of_group.push(entry.collective_seq_id);
+                }
+            }
+            numbers
+        };
+        let before = numbers(earlier);
+        numbers(self).into_iter().any(|(group, numbers)| {
+            let passed = before.get(&group).and_then(|it| it.iter().max());
+            passed.is_some_and(|passed| numbers.iter().any(|number| number <= passed))
+        })
+    }
+
     /// When each entry was made, on a clock that was set.
     fn times(&self) -> Option<Vec<u64>> {
         let times = self
@@ -191,7 +216,16 @@ pub(crate) fn tell<'a>(
         let ranks = copied.iter().copied().collect();
         take(Input::Note(SourceNote::Dumps(DumpNote::Copies(ranks))));
     }
-    let dumps: Vec<(u32, &Dump)> = dumps.filter(|(rank, _)| !copied.contains(rank)).collect();
+    let mut dumps: Vec<(u32, &Dump)> = dumps.filter(|(rank, _)| !copied.contains(rank)).collect();
+    if let Some(began) = latest_run(&dumps) {
+        let all = dumps.len();
+        // Those without times may be of either.
+        dumps.retain(|(_, dump)| dump.span().is_none_or(|[_, last]| last >= began));
+        let left_out = (all - dumps.len()) as u64;
+        take(Input::Note(SourceNote::Dumps(DumpNote::EarlierRun(
+            left_out,
+        ))));
+    }
     let (members_of, names) = groups(&dumps, &ranks);
     let numbers: BTreeMap<&str, u32> = members_of.keys().copied().zip(0..).collect();
     for (group, members) in &members_of {
@@ -251,6 +285,28 @@ pub(crate) fn tell<'a>(
         }
     }
     numbers.len() as u32
+}
+
+/// When the latest of several runs had begun, if a rank has dumps of more than one: the later begins behind
+/// the end of the earlier, and counts anew.
+fn latest_run(dumps: &[(u32, &Dump)]) -> Option<u64> {
+    let spans = dumps
+        .iter()
+        .filter_map(|(rank, dump)| Some((*rank, *dump, dump.span()?)));
+    let mut spans: Vec<(u32, &Dump, [u64; 2])> = spans.collect();
+    spans.sort_by_key(|(rank, _, [first, _])| (*rank, *first));
+    let mut began: BTreeMap<u32, u64> = BTreeMap::new();
+    for pair in spans.windows(2) {
+        if let [(rank, earlier, [_, ended]), (other, later, [first, _])] = pair
+            && rank == other
+            && first > ended
+            && later.counts_anew(earlier)
+        {
+            began.insert(*rank, *first);
+        }
+    }
+    // Ranks begin a run one after the other.
+    began.into_values().min()
 }
 
 /// Leaves out dumps that cannot be of the same moment as the others, each with a note.
@@ -499,6 +555,45 @@ mod tests {
         ];
         let (notes, ranks) = read(&dumps);
         assert_eq!((notes.len(), ranks), (2, BTreeSet::new()), "{notes:?}");
+    }
+
+    /// The ranks whose collectives are read where each has a dump of two runs, an hour apart, of which the
+    /// second came to this collective, and numbered its first like this.
+    fn of_two_runs(first: u64, last: u64) -> (Vec<DumpNote>, BTreeSet<u32>) {
+        let run = |rank: u32, hour: u64, numbers: std::ops::RangeInclusive<u64>| -> Dump {
+            let began = SET_CLOCK_NS + hour * 3_600_000_000_000 + 1000 * u64::from(rank);
+            let entry = |number: u64| {
+                json!({"process_group": ["a", "a"], "collective_seq_id": number,
+                       "profiling_name": "nccl:all_reduce", "state": "completed",
+                       "time_created_ns": began + 1_000_000 * number})
+            };
+            let entries: Vec<Value> = numbers.map(entry).collect();
+            serde_json::from_value(json!({"version": "2.5", "entries": entries})).unwrap()
+        };
+        let dumps: Vec<(u32, Dump)> = (0..2)
+            .flat_map(|rank| {
+                [(1, 1..=20), (2, first..=last)]
+                    .map(|(hour, numbers)| (rank, run(rank, hour, numbers)))
+            })
+            .collect();
+        let (mut notes, mut entered) = (Vec::new(), BTreeSet::new());
+        let dumps = dumps.iter().map(|(rank, dump)| (*rank, dump));
+        tell(dumps, [].into_iter(), &mut |input| match input {
+            Input::Note(SourceNote::Dumps(note)) => notes.push(note),
+            Input::Entered { number, .. } => _ = entered.insert(number as u32),
+            _ => {}
+        });
+        (notes, entered)
+    }
+
+    #[test]
+    fn of_two_runs_the_latest_counts() {
+        let (notes, entered) = of_two_runs(1, 12);
+        assert_eq!(notes, [DumpNote::EarlierRun(2)]);
+        assert_eq!(entered.last(), Some(&12));
+        // A later dump of one run goes on.
+        let (notes, entered) = of_two_runs(21, 40);
+        assert_eq!((notes, entered.len()), (Vec::new(), 40));
     }
 
     #[test]

@@ -49,6 +49,7 @@ mod ras;
 mod ras_text;
 mod recording;
 mod snapshot;
+mod spy_text;
 mod stored;
 mod traces;
 mod verdict_document;

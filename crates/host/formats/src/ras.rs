@@ -1,5 +1,6 @@
 //! Replies of NCCL's RAS: which collectives each rank has launched, and who does not answer.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -137,6 +138,24 @@ struct DocumentAbsence {
     considered_dead: bool,
 }
 
+/// A reply in JSON with the comma that NCCL 2.28.9 leaves out behind the last number of a missing rank.
+pub(crate) fn with_commas(text: &str) -> Cow<'_, str> {
+    const KEY: &str = "\"status\"";
+    let mut parts = text.split(KEY);
+    let (Some(first), true) = (parts.next(), text.contains("\"missing_ranks\"")) else {
+        return Cow::Borrowed(text);
+    };
+    let mut whole = first.to_owned();
+    for part in parts {
+        if whole.trim_end().ends_with(|c: char| c.is_ascii_digit()) {
+            whole.push(',');
+        }
+        whole += KEY;
+        whole += part;
+    }
+    Cow::Owned(whole)
+}
+
 fn unknown() -> i64 {
     -1
 }
@@ -171,6 +190,12 @@ impl RasReply {
             }
         }
         job
+    }
+
+    /// Whether ranks are apart, or some do not answer.
+    pub(crate) fn tells(&self) -> bool {
+        let mut communicators = self.communicators.iter();
+        communicators.any(|it| !it.missing.is_empty() || it.is_apart())
     }
 
     /// Reads a reply in JSON.
@@ -222,6 +247,15 @@ impl RasReply {
             });
         }
         Ok(reply)
+    }
+}
+
+impl RasCommunicator {
+    /// Whether ranks have launched unlike numbers of collectives.
+    fn is_apart(&self) -> bool {
+        let mut launched = self.ranks.values().map(|it| &it.launched);
+        let first = launched.next();
+        launched.any(|it| Some(it) != first)
     }
 }
 

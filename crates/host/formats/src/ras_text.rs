@@ -18,6 +18,19 @@ pub(crate) const BEGINNING: &[u8] = b"NCCL version ";
 /// Ranks of a communicator at most: more than any has, and little enough to be listed.
 const MAX_RANKS: u32 = 1 << 17;
 
+/// Bytes before a report, if it begins in the first lines of a text.
+pub(crate) fn preamble(start: &[u8]) -> usize {
+    const NEAR: usize = 1 << 12;
+    let has = |part: &[u8]| memchr::memmem::find(start, part).is_some();
+    let near = &start[..start.len().min(NEAR)];
+    let at = memchr::memmem::find(near, &[b"\n", BEGINNING].concat());
+    // Jobs print the version, too.
+    at.filter(|_| has(b"\nJob summary")).map_or(0, |at| at + 1)
+}
+
+/// Dead processes that are listed at most where their ranks are unknown.
+const MAX_NOTED: usize = 8;
+
 /// Whether a line is an answer to a command before the report.
 pub(crate) fn is_acknowledgement(line: &[u8]) -> bool {
     let line = line.trim_ascii();
@@ -35,6 +48,8 @@ struct ReportedComm {
     /// Functions and ranks that were listed with a class.
     listed: BTreeSet<(String, u32)>,
     missing: BTreeMap<u32, Missing>,
+    /// How many are missing, of which some may be listed.
+    missing_count: u64,
     troubles: BTreeMap<RankTrouble, Vec<u32>>,
 }
 
@@ -59,6 +74,8 @@ struct RasTextReader<'a> {
     line: usize,
     sizes: BTreeMap<u32, u32>,
     dead: BTreeSet<(String, i64)>,
+    /// What the table calls wrong.
+    faults: BTreeSet<String>,
     said: Vec<ReportedComm>,
     /// Where in it a communicator is described, by name and size.
     places: BTreeMap<(String, u32), usize>,
@@ -74,6 +91,7 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<RasReply, FormatError> {
         line: 0,
         sizes: BTreeMap::new(),
         dead: BTreeSet::new(),
+        faults: BTreeSet::new(),
         said: Vec::new(),
         places: BTreeMap::new(),
         current: 0,
@@ -106,7 +124,10 @@ impl RasTextReader<'_> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             // A row of the table of communicators.
-            [group, _, _, _, size, _, _, _] if is_number(group) && is_number(size) => {
+            [group, _, _, _, size, _, _, fault] if is_number(group) && is_number(size) => {
+                if *fault != "OK" {
+                    self.faults.insert((*fault).to_owned());
+                }
                 let (group, size) = (self.number(group)?, self.number(size)?);
                 if size > MAX_RANKS {
                     return Err(self.refuse(format!("a communicator of {size} ranks")));
@@ -126,10 +147,24 @@ impl RasTextReader<'_> {
                 "communicator",
                 "data",
                 "from",
-                _,
+                count,
                 "rank" | "ranks",
             ] => {
+                let count = self.number(count)?;
                 self.listing = Listing::Missing;
+                if let Some(said) = self.said.get_mut(self.current) {
+                    said.missing_count = count;
+                }
+            }
+            // Without their processes, before NCCL 2.26.
+            ["The", "missing", "rank:" | "ranks:", ranks @ ..] => {
+                for rank in ranks
+                    .iter()
+                    .flat_map(|it| it.split(','))
+                    .filter(|it| !it.is_empty())
+                {
+                    self.rank(rank, &words)?;
+                }
             }
             // The function is "collective" before NCCL 2.26, which counts all together.
             [
@@ -272,6 +307,9 @@ impl RasTextReader<'_> {
     /// A rank of what is being listed: `Rank 3 -- GPU 3 managed by process 9 on node 10.0.0.1`.
     fn rank(&mut self, rank: &str, words: &[&str]) -> Result<(), FormatError> {
         let rank: u32 = self.number(rank)?;
+        // An error that a rank reports may have these words, too.
+        let at = words.iter().position(|word| *word == "--");
+        let words = at.map_or(words, |at| &words[at..]);
         let pid = after("process", words).map_or(Ok(-1), |pid| self.number(pid))?;
         let host = after("node", words).unwrap_or_default().to_owned();
         let device = after("GPU", words).map_or(Ok(-1), |device| self.number(device))?;
@@ -312,7 +350,15 @@ impl RasTextReader<'_> {
         // Of those of one size the one described first.
         let size = self.said.iter().map(|said| said.size).max();
         let Some(at) = self.said.iter().position(|said| Some(said.size) == size) else {
-            // Nothing is wrong with any.
+            // Nothing is wrong with any, or nothing else is said of it.
+            let dead = self.dead.iter().take(MAX_NOTED);
+            reply.notes.extend(dead.map(|(host, pid)| RasNote::Dead {
+                pid: *pid,
+                host: host.clone(),
+            }));
+            reply
+                .notes
+                .extend(self.faults.into_iter().map(RasNote::Failed));
             let size = self.sizes.values().copied().max().unwrap_or(0);
             let ranks = (0..size).map(|rank| (rank, unlisted(rank))).collect();
             let (name, missing) = ("comm".to_owned(), BTreeMap::new());
@@ -332,6 +378,13 @@ impl RasTextReader<'_> {
                 others: self.said.len() as u64,
                 name: other.name.clone(),
                 fault: other.kind.clone(),
+            });
+        }
+        let unlisted = said.missing_count.saturating_sub(said.missing.len() as u64);
+        if unlisted > 0 {
+            reply.notes.push(RasNote::Incomplete {
+                communicator: said.name.clone(),
+                ranks: unlisted,
             });
         }
         for (trouble, ranks) in &said.troubles {

@@ -18,8 +18,8 @@ use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::watchdog_log::WatchdogLog;
 use crate::{
     FormatError, Journal, Limits, MarkEvents, ProfilerTrace, RankTrace, RasJob, Snapshot,
-    SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, ras_text, stored,
-    what_if, work_requests,
+    SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, ras, ras_text,
+    spy_text, stored, what_if, work_requests,
 };
 
 /// One job, as recorded in one file.
@@ -174,6 +174,13 @@ fn load_from(
         Some(b'T') if begins_as(&mut reader, work_requests::HEADER.as_bytes()) => Ok(
             Recording::Part(SnapshotPart::work_requests(path, reader, limits)?),
         ),
+        Some(b'P' | b'T') if spy_text::begins(reader.fill_buf().unwrap_or_default()) => {
+            let mut text = String::new();
+            reader
+                .read_to_string(&mut text)
+                .map_err(|error| io_error(path, error, limits))?;
+            Ok(Recording::Part(SnapshotPart::stack_text(path, &text)?))
+        }
         Some(b'N') if is_ras_text(&mut reader) => {
             let mut text = String::new();
             reader
@@ -198,9 +205,17 @@ fn load_from(
         Some(b'{') if begins_with(&mut reader, &LOG_KEYS) => Ok(Recording::Part(
             SnapshotPart::inspector(path, reader, limits)?,
         )),
-        Some(b'{') if begins_with(&mut reader, &RAS_KEYS) => Ok(Recording::Part(
-            SnapshotPart::ras(path, parse(path, reader, limits)?)?,
-        )),
+        Some(b'{') if begins_with(&mut reader, &RAS_KEYS) => {
+            let mut text = String::new();
+            reader
+                .read_to_string(&mut text)
+                .map_err(|error| io_error(path, error, limits))?;
+            let text = ras::with_commas(&text);
+            Ok(Recording::Part(SnapshotPart::ras(
+                path,
+                parse(path, text.as_bytes(), limits)?,
+            )?))
+        }
         Some(b'{') if begins_with(&mut reader, &DUMP_KEYS) => Ok(Recording::Part(
             SnapshotPart::dump(path, parse(path, reader, limits)?)?,
         )),
@@ -307,8 +322,11 @@ fn read_trace(path: &Path, reader: impl BufRead, limits: Limits) -> Result<Recor
     }))
 }
 
-/// Passes over what RAS answers before its reply: a client may have written that down too.
+/// Passes over what RAS answers before its reply, and what a terminal shows before a report in words: a
+/// client may have written that down too.
 fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
+    let before = ras_text::preamble(reader.fill_buf()?);
+    reader.consume(before);
     loop {
         let start = reader.fill_buf()?;
         let line = start

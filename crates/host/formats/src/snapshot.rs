@@ -1,12 +1,14 @@
 //! What other tools say of a job, in several files: Flight Recorder dumps and stacks of each
 //! rank, replies of NCCL's RAS, logs of NCCL Inspector, what a dead job printed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 use std::path::Path;
 
 use collective::{idle_ports, slow_links};
-use model::{Frame, Input, LogDefect, ProcessState, SlowConnection, Source, SourceNote, Stack};
+use model::{
+    DumpNote, Frame, Input, LogDefect, ProcessState, SlowConnection, Source, SourceNote, Stack,
+};
 use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,7 +22,10 @@ use crate::ras::{RasJob, RasReply};
 use crate::ras_text;
 use crate::watchdog_log::{self, WatchdogLog};
 use crate::work_requests::{self, RequestLog};
-use crate::{FormatError, Limits, launched};
+use crate::{FormatError, Limits, launched, spy_text};
+
+/// Frames that are shown of a stack, the innermost.
+const MAX_FRAMES: usize = 4;
 
 /// What one file says of a job.
 #[derive(Clone, Debug)]
@@ -100,6 +105,14 @@ impl SnapshotPart {
             rank: rank_of(path)?,
             stack,
         }))
+    }
+
+    /// Reads what `py-spy dump` prints of a process.
+    pub(crate) fn stack_text(path: &Path, text: &str) -> Result<Self, FormatError> {
+        // First: that there are several processes says more than that the name has no rank.
+        let stack = spy_text::read(path, text)?;
+        let rank = rank_of(path)?;
+        Ok(Self(PartContent::Stack { rank, stack }))
     }
 
     /// Reads what NCCL's RAS answers in JSON.
@@ -194,13 +207,20 @@ impl Snapshot {
     /// Runs the snapshot through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
         let logs: Vec<&InspectorLog> = self.inspector_logs().collect();
-        let replies: Vec<&RasReply> = self.replies().collect();
         let calls = self.call_logs().count() + self.request_logs().count();
-        // Dumps say the same as logs, and more of it.
-        let printed: Vec<&WatchdogLog> = match self.dumps().next() {
-            None => self.watchdog_logs().collect(),
-            Some(_) => Vec::new(),
+        let mut replies: Vec<&RasReply> = self.replies().collect();
+        let has_dumps = self.dumps().next().is_some();
+        let replies_tell = replies.iter().any(|reply| reply.tells());
+        // Dumps say the same as logs, and more of it, as RAS does where ranks are apart. Where they are
+        // not, that RAS counts ranks must not say that those which printed nothing entered nothing.
+        let printed: Vec<&WatchdogLog> = if has_dumps || replies_tell {
+            Vec::new()
+        } else {
+            self.watchdog_logs().collect()
         };
+        if !printed.is_empty() {
+            replies.clear();
+        }
         let source = match (logs.len(), calls) {
             (_, calls) if calls == self.0.len() => Source::Calls,
             (timed, _) if timed == self.0.len() => Source::Inspector,
@@ -211,6 +231,15 @@ impl Snapshot {
         self.tell_calls(&mut job);
         // Each source numbers its groups from where the one before ended.
         let group = self.tell_dumps(&mut job);
+        let dumped: BTreeSet<u32> = self.dumps().map(|(rank, _)| rank).collect();
+        if !dumped.is_empty() {
+            let logs: Vec<&WatchdogLog> = self.watchdog_logs().collect();
+            let timed_out = watchdog_log::timed_out(&logs);
+            let unseen: Vec<u32> = timed_out.difference(&dumped).copied().collect();
+            if !unseen.is_empty() {
+                job.take(Input::Note(SourceNote::Dumps(DumpNote::TimedOut(unseen))));
+            }
+        }
         let reported = watchdog_log::report(&printed, group, &mut |input| job.take(input));
         let group = launched::tell(&replies, reported.group, &mut |input| job.take(input));
         // In the order of a live job: that it stands still, stacks of its ranks, that they are all.
@@ -225,6 +254,9 @@ impl Snapshot {
             });
         }
         job.take(Input::StacksComplete);
+        if self.stacks().count() == self.0.len() {
+            self.tell_places(&mut job);
+        }
         inspector::tell(&logs, group, &mut |input| job.take(input));
         job.finish();
         job
@@ -306,6 +338,18 @@ impl Snapshot {
     fn tell_dumps(&self, job: &mut Job) -> u32 {
         let of_stacks = self.stacks().map(|(rank, _)| rank);
         dumps::tell(self.dumps(), of_stacks, &mut |input| job.take(input))
+    }
+
+    /// Tells where ranks are of which nothing but stacks is known.
+    fn tell_places(&self, job: &mut Job) {
+        let mut places: BTreeMap<Vec<String>, Vec<u32>> = BTreeMap::new();
+        for (rank, stack) in self.stacks() {
+            let frames = stack.frames.iter().take(MAX_FRAMES).map(Frame::text);
+            places.entry(frames.collect()).or_default().push(rank);
+        }
+        for (frames, ranks) in places {
+            job.take(Input::Note(SourceNote::Stacks { ranks, frames }));
+        }
     }
 
     fn dumps(&self) -> impl Iterator<Item = (u32, &Dump)> + Clone {

@@ -92,6 +92,115 @@ fn a_rank_that_does_not_answer() {
     ");
 }
 
+/// A report of RAS on one communicator, with these errors in it.
+fn report(fault: &str, errors: &str) -> String {
+    format!(
+        "$ ncclras -v\nNCCL version 2.24.3 compiled with CUDA 12.6\n\nJob summary\n===========\n\n\
+         Communicators... (0.01s)\n=============\n\nGroup     Comms     Nodes     Ranks     Ranks     Ranks    \
+         Status  Errors\n    #  in group  per comm  per node  per comm  in group\n    0         1         4         \
+         8        32        32   RUNNING  {fault}\n\nErrors\n======\n\n{errors}\nWarnings\n========\n"
+    )
+}
+
+fn of_report(fault: &str, errors: &str) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("reply.txt");
+    fs::write(&path, report(fault, errors)).expect("a file");
+    verdict(&path)
+}
+
+/// Before NCCL 2.26 missing ranks are listed without their processes.
+#[test]
+fn missing_ranks_of_early_reports_are_named() {
+    let of = |count, list| {
+        let errors = format!(
+            "INCOMPLETE\n  Missing communicator data from {count} job process\n\n#0-0 (cf264af53edbe986) \
+             INCOMPLETE\n  Missing communicator data from {count}\n  {list}\n"
+        );
+        of_report("INCOMPLETE", &errors)
+    };
+    let said = of("1 rank", "The missing rank: 21");
+    assert!(
+        said.contains("rank 21 is missing from group comm 0xcf264af53edbe986"),
+        "{said}"
+    );
+    let said = of("2 ranks", "The missing ranks: 21,22");
+    assert!(said.contains("ranks 21-22 are missing"), "{said}");
+    let said = of("16 ranks", "");
+    assert!(
+        said.contains("NO VERDICT") && said.contains("16 ranks of comm"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_report_of_which_something_is_wrong_does_not_say_that_nothing_is() {
+    let said = of_report(
+        "ERROR",
+        "#0-0 (cf264af53edbe986) ERROR\n  Asynchronous error on 1 rank\n  Rank 9 reported Remote process error \
+         -- GPU 1 managed by process 323033 on node 172.16.64.211\n",
+    );
+    let note = "its rank 9 reported Remote process error";
+    assert!(said.contains("NO VERDICT") && said.contains(note), "{said}");
+    assert!(of_report("MISMATCH", "").contains("NO VERDICT"));
+    assert!(of_report("OK", "").contains("NOTHING STUCK"));
+}
+
+/// NCCL 2.28.9 writes no comma behind the last number of a missing rank.
+#[test]
+fn a_missing_rank_without_its_comma_is_read() {
+    let whole = fs::read_to_string(root().join("testdata/ras/silent.json")).expect("a reply");
+    let (before, status) = whole.rsplit_once("\"status\"").expect("a missing rank");
+    let damaged = format!(
+        "{}\n \"status\"{status}",
+        before.trim_end().trim_end_matches(',')
+    );
+    assert!(serde_json::from_str::<serde_json::Value>(&damaged).is_err());
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("silent.json");
+    fs::write(&path, damaged).expect("a file");
+    assert_eq!(verdict(&path), of_reply("silent.json"));
+}
+
+/// That RAS counts all ranks does not say that those which printed nothing entered nothing.
+#[test]
+fn a_reply_in_which_all_is_well_accuses_nobody_beside_a_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = "[rank3]:[E1 0:0:0 ProcessGroupNCCL.cpp:2268] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure \
+               detected by watchdog at work sequence id: 641 PG status: last enqueued work: 641, last completed \
+               work: 640\n";
+    fs::write(folder.path().join("job.log"), log).expect("a file");
+    let reply = root().join("testdata/ras/healthy.json");
+    fs::copy(reply, folder.path().join("reply.json")).expect("a reply");
+    let said = verdict(folder.path());
+    assert!(said.contains("for ranks 0-2 (not recorded here)"), "{said}");
+}
+
+#[test]
+fn where_ranks_are_is_shown_where_only_stacks_are_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (rank, frames) in [
+        "get (queue.py:170)\n    load (data.py:7)",
+        "all_reduce (torch/distributed/a.py:9)",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let text = format!(
+            "Process 4{rank}: python train.py\nPython v3.11.2 (/usr/bin/python3.11)\n\nThread 4{rank} (idle): \
+             \"MainThread\"\n    {frames}\n"
+        );
+        fs::write(folder.path().join(format!("rank{rank}.txt")), text).expect("a file");
+    }
+    let said = verdict(folder.path());
+    assert!(said.contains("NO VERDICT"), "{said}");
+    assert!(
+        said.contains("rank 0 is in get (queue.py:170) < load (data.py:7)"),
+        "{said}"
+    );
+    assert!(said.contains("rank 1 is in all_reduce (a.py:9)"), "{said}");
+}
+
 #[test]
 fn a_rank_that_launched_something_else() {
     assert_snapshot!(of_reply("crossed.json"), @"

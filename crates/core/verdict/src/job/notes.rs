@@ -136,6 +136,12 @@ impl Job {
         self.notes.say(note);
     }
 
+    /// Whether a snapshot shows something wrong that names nobody, or nothing to compare.
+    pub(super) fn is_partly_seen(&self) -> bool {
+        let leaves_open = || self.notes.of_sources.iter().any(SourceNote::leaves_open);
+        self.source == Source::Snapshot && (self.ranks() == 0 || leaves_open())
+    }
+
     /// What stands beside the incidents, of a job whose [hosts may run
     /// ahead](Self::hosts_may_run_ahead) or not.
     pub(super) fn all_notes(&self, hosts_may_run_ahead: bool) -> Vec<VerdictNote> {
@@ -191,7 +197,7 @@ impl Job {
         if self.placement.seen().is_empty() {
             let is_known = self.detectors.collectives.hangs.has_spoken()
                 || self.detectors.calls.has_requests()
-                || self.source == Source::Log;
+                || matches!(self.source, Source::Log | Source::Snapshot);
             return (!is_known).then_some(VerdictNote::NoTraining);
         }
         let is_due = self.accounting.steps() == 0.0

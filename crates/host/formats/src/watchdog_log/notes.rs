@@ -1,0 +1,131 @@
+//! What stands beside a verdict on what a dead job printed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::PrintedNote;
+
+use super::ended::SlurmTasks;
+use super::said::Work;
+use super::{MAX_NOTED, WatchdogLog};
+
+impl WatchdogLog {
+    /// What should stand beside a verdict on this log.
+    pub(super) fn notes(&self) -> Vec<PrintedNote> {
+        let raised = self.errors.iter().map(|(rank, (error, _))| {
+            let (rank, error) = (*rank, error.clone());
+            PrintedNote::Raised { rank, error }
+        });
+        let mut notes: Vec<PrintedNote> = raised.collect();
+        let first = self.summary.first();
+        if first.is_none() && !self.summary.ended.is_empty() {
+            let ended: BTreeSet<u32> = self.summary.ended.iter().map(|it| it.rank).collect();
+            notes.push(PrintedNote::Ended(ended.into_iter().collect()));
+        }
+        if let Some((first, with_it)) = first {
+            notes.push(PrintedNote::FirstEnded {
+                rank: first.rank,
+                code: first.code,
+                with_it,
+            });
+        } else if let Some((local_rank, code)) = self.summary.on_host {
+            notes.push(PrintedNote::FirstOfHost { local_rank, code });
+        }
+        let spawned = self.summary.spawned;
+        notes.extend(spawned.map(|(process, code)| PrintedNote::FirstSpawned { process, code }));
+        notes.extend(
+            self.error_somewhere
+                .clone()
+                .map(PrintedNote::RaisedSomewhere),
+        );
+        notes.extend(self.summary.somewhere.map(PrintedNote::EndedSomewhere));
+        let tasks = self.summary.tasks.iter().cloned();
+        notes.extend(
+            tasks.map(|SlurmTasks { tasks, host, how }| PrintedNote::SlurmTasks {
+                tasks,
+                host,
+                how,
+            }),
+        );
+        notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
+        notes.extend(self.warnings.notes().into_iter().map(PrintedNote::Nccl));
+        notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
+        let differing = self.differing.iter();
+        notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));
+        if !self.missed_barrier.is_empty() {
+            let missed = self.missed_barrier.iter().copied();
+            notes.push(PrintedNote::MissedBarrier(missed.collect()));
+        }
+        if !self.calls.is_empty() {
+            notes.push(PrintedNote::LastCalls(self.last_calls()));
+        }
+        self.timeout_notes(&mut notes);
+        if self.earlier_starts > 0 {
+            notes.push(PrintedNote::Starts(self.earlier_starts + 1));
+        }
+        notes
+    }
+
+    /// Ranks by what they were last about to do, the least number first.
+    fn last_calls(&self) -> Vec<(Vec<u32>, String)> {
+        let mut by_call: BTreeMap<(u64, &str), Vec<u32>> = BTreeMap::new();
+        for (rank, work) in &self.calls {
+            let ranks = by_call.entry((work.number, &work.op)).or_default();
+            ranks.push(*rank);
+        }
+        let calls = by_call.into_iter().take(MAX_NOTED);
+        calls
+            .map(|((number, op), ranks)| (ranks, format!("{op} #{number}")))
+            .collect()
+    }
+
+    /// Of collectives that timed out and are of no group that is known.
+    fn timeout_notes(&self, notes: &mut Vec<PrintedNote>) {
+        let of = |is_numbered: bool| {
+            let with = self.timeouts.iter().filter(move |(_, works)| {
+                works.iter().any(|work| (work.number > 0) == is_numbered)
+            });
+            with.map(|(rank, _)| *rank).collect::<Vec<u32>>()
+        };
+        let (numbered, others) = (of(true), of(false));
+        if !others.is_empty() {
+            notes.push(PrintedNote::Unnumbered(others));
+        }
+        if !numbered.is_empty() {
+            notes.push(PrintedNote::Ungrouped(numbered));
+        }
+        if self.timed_out_somewhere && self.timeouts.is_empty() && self.groups.is_empty() {
+            notes.push(PrintedNote::SomeTimeout);
+        }
+        self.unlike(notes);
+    }
+
+    /// Timeouts of one number and unlike kinds, which may be of one group.
+    fn unlike(&self, notes: &mut Vec<PrintedNote>) {
+        let placed = self.groups.values().flat_map(|group| &group.ranks);
+        let placed = placed.filter_map(|(rank, it)| Some((it.timed_out.as_ref()?, *rank)));
+        let unplaced: Vec<(&Work, u32)> = self
+            .timeouts
+            .iter()
+            .flat_map(|(rank, works)| works.iter().map(|work| (work, *rank)))
+            .filter(|(work, _)| work.number > 0)
+            .collect();
+        let all: BTreeSet<(&Work, u32)> = placed.chain(unplaced.iter().copied()).collect();
+        let numbers: BTreeSet<u64> = unplaced.iter().map(|(work, _)| work.number).collect();
+        for number in numbers {
+            let mut kinds: BTreeMap<&Work, Vec<u32>> = BTreeMap::new();
+            for (work, rank) in all.iter().filter(|(work, _)| work.number == number) {
+                kinds.entry(work).or_default().push(*rank);
+            }
+            if kinds.len() > 1 {
+                let sides = kinds.into_iter().map(|(work, of)| {
+                    let what = format!("{} {}", work.op, work.detail);
+                    (of, what.trim_end().to_owned())
+                });
+                notes.push(PrintedNote::UnlikeTimeouts {
+                    number,
+                    sides: sides.collect(),
+                });
+            }
+        }
+    }
+}
