@@ -41,7 +41,7 @@ pub(crate) fn waiting_groups(
     let to = wait_segment(block, at)?;
     for (prefixes, held_s) in rows
         .iter()
-        .zip(held_s.chunks_exact(block.boundaries.len() * ranks))
+        .zip(held_s.chunks_exact((block.boundaries.len() * ranks).max(1)))
     {
         let here = &prefixes[at * ranks..(at + 1) * ranks];
         let there = prefixes[to * ranks..].iter().take(ranks);

@@ -75,7 +75,7 @@ impl SourceNote {
     /// names nobody, or some were not seen.
     pub fn leaves_open(&self) -> bool {
         match self {
-            Self::LeftOut(_) | Self::Printed(_) => true,
+            Self::LeftOut(_) => true,
             Self::Ras(note) => matches!(
                 note,
                 RasNote::MoreFaults { .. }

@@ -6,7 +6,7 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         Conclusion::NothingStuck => ("Nothing stuck", "all ranks are in the same collectives"),
         Conclusion::PartlySeen => (
             "No verdict",
-            "this shows no rank that the others wait for, and not that all is well",
+            "no rank was found that the others wait for, which does not prove that nothing is stuck",
         ),
         Conclusion::NothingTimed => (
             "Nothing found",

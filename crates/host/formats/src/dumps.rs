@@ -161,22 +161,25 @@ impl Dump {
         Some([*times.iter().min()?, *times.iter().max()?])
     }
 
+    /// The least and the largest number of its collectives, by group.
+    fn numbers(&self) -> BTreeMap<&str, [u64; 2]> {
+        let mut numbers: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|it| it.counts()) {
+            let (Some((group, _)), number) = (entry.group(), entry.collective_seq_id) else {
+                continue;
+            };
+            let [least, largest] = numbers.entry(group).or_insert([number; 2]);
+            (*least, *largest) = (number.min(*least), number.max(*largest));
+        }
+        numbers
+    }
+
     /// Whether its collectives of a group begin with numbers that another dump of the rank has passed.
     fn counts_anew(&self, earlier: &Self) -> bool {
-        let numbers = |dump: &Self| {
-            let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-            for entry in dump.entries.iter().filter(|it| it.counts()) {
-                if let Some((group, _)) = entry.group() {
-                    let of_group = numbers.entry(group.to_owned()).or_default();
-                    of_group.push(entry.collective_seq_id);
-                }
-            }
-            numbers
-        };
-        let before = numbers(earlier);
-        numbers(self).into_iter().any(|(group, numbers)| {
-            let passed = before.get(&group).and_then(|it| it.iter().max());
-            passed.is_some_and(|passed| numbers.iter().any(|number| number <= passed))
+        let before = earlier.numbers();
+        self.numbers().iter().any(|(group, [least, _])| {
+            let passed = before.get(group);
+            passed.is_some_and(|[_, passed]| least <= passed)
         })
     }
 

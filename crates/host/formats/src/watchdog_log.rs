@@ -61,7 +61,7 @@ pub(crate) struct WatchdogLog {
     actor: Option<String>,
     first_actor: Option<String>,
     /// Whether there are others, whose ranks are those of another job.
-    has_actors: bool,
+    is_of_several: bool,
     /// Whether any line is PyTorch's that says nothing else.
     is_of_pytorch: bool,
     /// Ranks whose watchdog does not get on itself.
@@ -178,7 +178,6 @@ impl WatchdogLog {
         }
         if let Some(class) = actor(record) {
             self.actor = Some(class.to_owned());
-            return;
         }
         // Ray prints one of the lines that are alike.
         self.leaves_out |= record.contains("x across cluster]");
@@ -269,7 +268,7 @@ impl WatchdogLog {
         if first == actor {
             return group.key.clone();
         }
-        self.has_actors = true;
+        self.is_of_several = true;
         format!("{} of {actor}", group.key)
     }
 
@@ -333,7 +332,7 @@ impl WatchdogLog {
             all.error_somewhere = all.error_somewhere.or_else(|| log.error_somewhere.clone());
             all.gave_up.extend(&log.gave_up);
             all.leaves_out |= log.leaves_out;
-            all.has_actors |= log.has_actors;
+            all.is_of_several |= log.is_of_several;
             all.stuck.extend(&log.stuck);
             all.differing.extend(log.differing.clone());
             all.calls.extend(log.calls.clone());
@@ -451,7 +450,7 @@ pub(crate) fn report(
     let counted = log.counted();
     // Nobody knows what a rank that ended had entered.
     // `said` takes no rank from `MAX_RANKS` on, so that a damaged line does not make this long.
-    let silence_counts = !log.leaves_out && !log.has_actors;
+    let silence_counts = !log.leaves_out && !log.is_of_several;
     let last = log.ranks.last().filter(|_| silence_counts);
     let unknown: Vec<u32> = last
         .map_or(Vec::new(), |last| (0..=*last).collect())

@@ -545,6 +545,9 @@ fn jobs_of_several_actors_in_one_log_are_several() {
         &status(0, DEFAULT, 0, 120, 120),
     ];
     assert_eq!(entries(&log.concat()), [(1, 5919, String::new())]);
+    // What stands behind the name of an actor is read as ever.
+    let warns = "(Actor pid=3) a:9:13 [4] a.cc:1 NCCL WARN Cuda failure 'out of memory'\n";
+    assert_eq!(notes(warns).len(), 1);
 }
 
 /// No other group has come as far as that of all ranks.
