@@ -81,11 +81,12 @@ pub enum Devices<'account> {
 }
 
 impl Devices<'_> {
-    /// How far hosts may be ahead of their devices, if they are so far that it matters.
-    fn run_ahead_s(self) -> Option<f64> {
+    /// How far hosts may be ahead of their devices, if they are so far that it matters, or do not wait for
+    /// one another: then they wait at full queues, and may look late for that.
+    fn run_ahead_s(self, window: &Window) -> Option<f64> {
         match self {
             Self::Awaited { run_ahead_s, .. } => Some(run_ahead_s),
-            Self::Accounted(account) if account.runs_ahead() => {
+            Self::Accounted(account) if account.runs_ahead() || window.runs_ahead => {
                 Some(account.sampled.run_ahead_most_s)
             }
             _ => None,
@@ -415,7 +416,7 @@ pub(crate) fn settle(
     gates: &Gates,
     settings: &IncidentSettings,
 ) -> Vec<Fault> {
-    let Some(run_ahead_s) = devices.run_ahead_s() else {
+    let Some(run_ahead_s) = devices.run_ahead_s(window) else {
         return faults;
     };
     let seen: Seen = stretch.numbers().collect();

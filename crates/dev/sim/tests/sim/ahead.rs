@@ -9,7 +9,11 @@ use rand::{RngExt, SeedableRng};
 use verdict::{Job, Settings};
 
 /// Jobs that are tried; `LAGGARD_TEST_JOBS` tries more.
-const JOBS: u64 = 400;
+const JOBS: u64 = 300;
+/// The same of jobs of two windows, of which it tries one each.
+const SHORT_JOBS: u64 = 2_000;
+/// Share of these that may be beyond the limits below.
+const BEYOND_SHARE: f64 = 0.02;
 /// Share of a step that a fault must cost to be named, and up to which it may be.
 const NAMED_SHARE: f64 = 0.08;
 const SILENT_SHARE: f64 = 0.025;
@@ -180,6 +184,74 @@ fn a_fault_is_named_if_and_only_if_it_costs_and_charged_what_it_costs() {
 #[test]
 fn where_parameters_are_sharded_too() {
     check_jobs(true);
+}
+
+/// Jobs of two windows, with one fault or, one in five, without: no innocent is named and no healthy job has
+/// an incident; of the others few are beyond the limits, as few steps are sampled.
+#[test]
+fn of_short_jobs_none_accuses_an_innocent() {
+    let all = jobs(SHORT_JOBS);
+    let workers = std::thread::available_parallelism().map_or(1, |it| it.get() as u64);
+    let of_worker = |worker: u64| {
+        let mut beyond = Vec::new();
+        for seed in (worker..all).step_by(workers as usize) {
+            beyond.extend(short_job(seed).map(|what| format!("{seed}: {what}")));
+        }
+        beyond
+    };
+    let beyond: Vec<String> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..workers)
+            .map(|worker| scope.spawn(move || of_worker(worker)))
+            .collect();
+        let found = running.into_iter().map(|it| it.join().expect("a worker"));
+        found.flatten().collect()
+    });
+    let accusations: Vec<&String> = beyond
+        .iter()
+        .filter(|it| it.contains("innocent") || it.contains("healthy"))
+        .collect();
+    assert!(accusations.is_empty(), "{accusations:#?}");
+    assert!(
+        beyond.len() as f64 <= BEYOND_SHARE * all as f64,
+        "{} of {all}: {beyond:#?}",
+        beyond.len()
+    );
+}
+
+/// What is wrong with what is said of a job of this seed.
+fn short_job(seed: u64) -> Option<String> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let healthy = AheadJob {
+        steps: 70,
+        sharded: seed % 2 == 1,
+        ..any_job(seed, &mut rng)
+    };
+    let slow = Slow {
+        spot: SlowSpot::ALL[rng.random_range(0..SlowSpot::ALL.len())],
+        rank: Some(rng.random_range(0..healthy.ranks)),
+        late_s: 0.06 * rng.random::<f64>(),
+        since: 0,
+        every: 1,
+    };
+    if seed.is_multiple_of(5) {
+        let (said, _) = verdict(&healthy);
+        let incident = said.incidents.first();
+        return incident.map(|it| format!("healthy {:?}: {}", healthy.read_back, it.text));
+    }
+    let healthy_s = healthy.run().step_s;
+    let job = AheadJob {
+        slow: vec![slow],
+        ..healthy
+    };
+    let (said, step_s) = verdict(&job);
+    let what = wrong(&job, &said, step_s - healthy_s, step_s)?;
+    Some(format!(
+        "{:?} {:?} {:.1} ms of {:.1} ms: {what}",
+        job.read_back,
+        job.slow[0].spot,
+        job.slow[0].late_s * 1e3,
+        step_s * 1e3
+    ))
 }
 
 fn check_jobs(sharded: bool) {
