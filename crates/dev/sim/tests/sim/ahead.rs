@@ -13,7 +13,7 @@ const JOBS: u64 = 300;
 /// The same of jobs of two windows, of which it tries one each.
 const SHORT_JOBS: u64 = 2_000;
 /// Share of these that may be beyond the limits below.
-const BEYOND_SHARE: f64 = 0.02;
+const BEYOND_SHARE: f64 = 0.03;
 /// Share of a step that a fault must cost to be named, and up to which it may be.
 const NAMED_SHARE: f64 = 0.08;
 const SILENT_SHARE: f64 = 0.025;
