@@ -140,18 +140,18 @@ struct DocumentAbsence {
 
 /// A reply in JSON with the comma that NCCL 2.28.9 leaves out behind the last number of a missing rank.
 pub(crate) fn with_commas(text: &str) -> Cow<'_, str> {
-    const KEY: &str = "\"status\"";
-    let mut parts = text.split(KEY);
-    let (Some(first), true) = (parts.next(), text.contains("\"missing_ranks\"")) else {
+    let before = text
+        .match_indices("\"status\"")
+        .map(|(at, _)| text[..at].trim_end());
+    let lacks = before.filter(|before| before.ends_with(|c: char| c.is_ascii_digit()));
+    let lacks: Vec<usize> = lacks.map(str::len).collect();
+    if lacks.is_empty() || !text.contains("\"missing_ranks\"") {
         return Cow::Borrowed(text);
-    };
-    let mut whole = first.to_owned();
-    for part in parts {
-        if whole.trim_end().ends_with(|c: char| c.is_ascii_digit()) {
-            whole.push(',');
-        }
-        whole += KEY;
-        whole += part;
+    }
+    let mut whole = text.to_owned();
+    // From behind, where nothing has moved yet.
+    for at in lacks.into_iter().rev() {
+        whole.insert(at, ',');
     }
     Cow::Owned(whole)
 }

@@ -18,8 +18,8 @@ use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::watchdog_log::WatchdogLog;
 use crate::{
     FormatError, Journal, Limits, MarkEvents, ProfilerTrace, RankTrace, RasJob, Snapshot,
-    SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, ras, ras_text,
-    spy_text, stored, what_if, work_requests,
+    SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, py_spy, ras,
+    ras_text, stored, what_if, work_requests,
 };
 
 /// One job, as recorded in one file.
@@ -174,18 +174,12 @@ fn load_from(
         Some(b'T') if begins_as(&mut reader, work_requests::HEADER.as_bytes()) => Ok(
             Recording::Part(SnapshotPart::work_requests(path, reader, limits)?),
         ),
-        Some(b'P' | b'T') if spy_text::begins(reader.fill_buf().unwrap_or_default()) => {
-            let mut text = String::new();
-            reader
-                .read_to_string(&mut text)
-                .map_err(|error| io_error(path, error, limits))?;
+        Some(b'P' | b'T') if py_spy::begins(reader.fill_buf().unwrap_or_default()) => {
+            let text = whole(path, reader, limits)?;
             Ok(Recording::Part(SnapshotPart::stack_text(path, &text)?))
         }
         Some(b'N') if is_ras_text(&mut reader) => {
-            let mut text = String::new();
-            reader
-                .read_to_string(&mut text)
-                .map_err(|error| io_error(path, error, limits))?;
+            let text = whole(path, reader, limits)?;
             Ok(Recording::Part(SnapshotPart::ras_text(path, &text)?))
         }
         Some(b'P') if begins_as(&mut reader, &stored::MAGIC) => {
@@ -206,10 +200,7 @@ fn load_from(
             SnapshotPart::inspector(path, reader, limits)?,
         )),
         Some(b'{') if begins_with(&mut reader, &RAS_KEYS) => {
-            let mut text = String::new();
-            reader
-                .read_to_string(&mut text)
-                .map_err(|error| io_error(path, error, limits))?;
+            let text = whole(path, reader, limits)?;
             let text = ras::with_commas(&text);
             Ok(Recording::Part(SnapshotPart::ras(
                 path,
@@ -322,6 +313,15 @@ fn read_trace(path: &Path, reader: impl BufRead, limits: Limits) -> Result<Recor
     }))
 }
 
+/// All of a text.
+fn whole(path: &Path, mut reader: impl Read, limits: Limits) -> Result<String, FormatError> {
+    let mut text = String::new();
+    reader
+        .read_to_string(&mut text)
+        .map_err(|error| io_error(path, error, limits))?;
+    Ok(text)
+}
+
 /// Passes over what RAS answers before its reply, and what a terminal shows before a report in words: a
 /// client may have written that down too.
 fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
@@ -367,11 +367,8 @@ fn what_if(
     meta: &Path,
     limits: Limits,
 ) -> Result<Recording, FormatError> {
-    let mut text = String::new();
     let unwatched = AtomicU64::new(0);
-    open(meta, limits, &unwatched)?
-        .read_to_string(&mut text)
-        .map_err(|error| io_error(meta, error, limits))?;
+    let text = whole(meta, open(meta, limits, &unwatched)?, limits)?;
     let layout = what_if::read_layout(meta, &text)?;
     let mut bytes = Vec::new();
     reader

@@ -6,9 +6,7 @@ use std::io::BufRead;
 use std::path::Path;
 
 use collective::{idle_ports, slow_links};
-use model::{
-    DumpNote, Frame, Input, LogDefect, ProcessState, SlowConnection, Source, SourceNote, Stack,
-};
+use model::{DumpNote, Frame, Input, LogDefect, SlowConnection, Source, SourceNote, Stack};
 use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,7 +20,7 @@ use crate::ras::{RasJob, RasReply};
 use crate::ras_text;
 use crate::watchdog_log::{self, WatchdogLog};
 use crate::work_requests::{self, RequestLog};
-use crate::{FormatError, Limits, launched, spy_text};
+use crate::{FormatError, Limits, launched, py_spy};
 
 /// Frames that are shown of a stack, the innermost.
 const MAX_FRAMES: usize = 4;
@@ -42,28 +40,6 @@ enum PartContent {
     Watchdog(Box<WatchdogLog>),
 }
 
-#[derive(Deserialize)]
-struct Thread {
-    #[serde(default, rename = "thread_name")]
-    name: Option<String>,
-    #[serde(default)]
-    pid: u64,
-    #[serde(default)]
-    os_thread_id: Option<u64>,
-    #[serde(default)]
-    active: bool,
-    #[serde(default)]
-    owns_gil: Option<bool>,
-    frames: Vec<SpyFrame>,
-}
-
-#[derive(Deserialize)]
-struct SpyFrame {
-    name: String,
-    filename: String,
-    line: i32,
-}
-
 impl SnapshotPart {
     /// Reads a Flight Recorder dump.
     pub(crate) fn dump(path: &Path, document: Value) -> Result<Self, FormatError> {
@@ -73,44 +49,15 @@ impl SnapshotPart {
 
     /// Reads what `py-spy dump --json` prints.
     pub(crate) fn stacks(path: &Path, document: Value) -> Result<Self, FormatError> {
-        let threads: Vec<Thread> = content(path, document)?;
-        // The training loop runs on the main thread; the first is better than none.
-        let main = threads
-            .iter()
-            .find(|thread| {
-                // On Linux the main thread has the number of its process, whatever its name.
-                thread.os_thread_id == Some(thread.pid)
-                    || thread.name.as_deref() == Some("MainThread")
-            })
-            .or(threads.first());
-        let frames = main
-            .into_iter()
-            .flat_map(|thread| &thread.frames)
-            .map(|frame| Frame {
-                function: frame.name.clone(),
-                file: frame.filename.clone(),
-                line: frame.line,
-            })
-            .collect();
-        let active = main.is_some_and(|thread| thread.active);
-        // py-spy distinguishes no more: whether a process is stopped stays unknown.
-        let state = if active {
-            ProcessState::Running
-        } else {
-            ProcessState::Sleeping
-        };
-        let holds_gil = main.and_then(|thread| thread.owns_gil);
-        let stack = Stack::new(state, holds_gil, frames);
-        Ok(Self(PartContent::Stack {
-            rank: rank_of(path)?,
-            stack,
-        }))
+        let stack = py_spy::main_stack(content(path, document)?);
+        let rank = rank_of(path)?;
+        Ok(Self(PartContent::Stack { rank, stack }))
     }
 
-    /// Reads what `py-spy dump` prints of a process.
+    /// Reads what `py-spy dump` prints without `--json`.
     pub(crate) fn stack_text(path: &Path, text: &str) -> Result<Self, FormatError> {
         // First: that there are several processes says more than that the name has no rank.
-        let stack = spy_text::read(path, text)?;
+        let stack = py_spy::main_stack(py_spy::read(path, text)?);
         let rank = rank_of(path)?;
         Ok(Self(PartContent::Stack { rank, stack }))
     }
@@ -209,11 +156,11 @@ impl Snapshot {
         let logs: Vec<&InspectorLog> = self.inspector_logs().collect();
         let calls = self.call_logs().count() + self.request_logs().count();
         let mut replies: Vec<&RasReply> = self.replies().collect();
-        let has_dumps = self.dumps().next().is_some();
+        let dumped: BTreeSet<u32> = self.dumps().map(|(rank, _)| rank).collect();
         let replies_tell = replies.iter().any(|reply| reply.tells());
         // Dumps say the same as logs, and more of it, as RAS does where ranks are apart. Where they are
         // not, that RAS counts ranks must not say that those which printed nothing entered nothing.
-        let printed: Vec<&WatchdogLog> = if has_dumps || replies_tell {
+        let printed: Vec<&WatchdogLog> = if !dumped.is_empty() || replies_tell {
             Vec::new()
         } else {
             self.watchdog_logs().collect()
@@ -231,7 +178,6 @@ impl Snapshot {
         self.tell_calls(&mut job);
         // Each source numbers its groups from where the one before ended.
         let group = self.tell_dumps(&mut job);
-        let dumped: BTreeSet<u32> = self.dumps().map(|(rank, _)| rank).collect();
         if !dumped.is_empty() {
             let logs: Vec<&WatchdogLog> = self.watchdog_logs().collect();
             let timed_out = watchdog_log::timed_out(&logs);

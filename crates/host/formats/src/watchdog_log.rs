@@ -62,8 +62,8 @@ pub(crate) struct WatchdogLog {
     first_actor: Option<String>,
     /// Whether there are others, whose ranks are those of another job.
     is_of_several: bool,
-    /// Whether any line is PyTorch's that says nothing else.
-    is_of_pytorch: bool,
+    /// Whether an error was printed that follows from another rank's.
+    has_consequences: bool,
     /// Ranks whose watchdog does not get on itself.
     stuck: BTreeSet<u32>,
     differing: Vec<[Fingerprint; 2]>,
@@ -157,7 +157,8 @@ impl WatchdogLog {
             && !self.timed_out_somewhere
             && self.errors.is_empty()
             && self.error_somewhere.is_none()
-            && !self.is_of_pytorch
+            && !self.has_consequences
+            && self.ranks.is_empty()
             && self.stuck.is_empty()
             && self.differing.is_empty()
             && self.calls.is_empty()
@@ -185,10 +186,7 @@ impl WatchdogLog {
         self.quoted.extend(quotes(record));
         match said(record) {
             Some(Said::Restarts) => self.start_anew(),
-            Some(Said::OfWatchdog(rank)) => {
-                self.is_of_pytorch = true;
-                self.ranks.insert(rank);
-            }
+            Some(Said::OfWatchdog(rank)) => _ = self.ranks.insert(rank),
             Some(Said::RaisedSomewhere(error)) => _ = self.error_somewhere.get_or_insert(error),
             Some(Said::TimedOutSomewhere) => self.timed_out_somewhere = true,
             Some(Said::Warned(warning)) => self.warnings.take(warning),
@@ -207,7 +205,7 @@ impl WatchdogLog {
             }
             Some(Said::Calls(called)) => _ = self.calls.insert(called.rank, called.work),
             Some(Said::MissedBarrier(ranks)) => self.missed_barrier.extend(ranks),
-            Some(Said::Follows) => self.is_of_pytorch = true,
+            Some(Said::Follows) => self.has_consequences = true,
             Some(Said::Raised { rank, error, whose }) => {
                 let rank = self.quoted.remove(&rank).unwrap_or(rank);
                 self.ranks.insert(rank);

@@ -1,10 +1,60 @@
-//! What `py-spy dump` prints of a process: its threads, each with its frames.
+//! What `py-spy dump` prints of a process, as text or in JSON: its threads, each with its frames.
 
 use std::path::Path;
 
 use model::{Frame, ProcessState, Stack};
+use serde::Deserialize;
 
 use crate::FormatError;
+
+/// A thread, by the keys of JSON.
+#[derive(Default, Deserialize)]
+pub(crate) struct Thread {
+    #[serde(default, rename = "thread_name")]
+    name: Option<String>,
+    #[serde(default)]
+    pid: u64,
+    #[serde(default)]
+    os_thread_id: Option<u64>,
+    #[serde(default)]
+    active: bool,
+    #[serde(default)]
+    owns_gil: Option<bool>,
+    frames: Vec<SpyFrame>,
+}
+
+#[derive(Deserialize)]
+struct SpyFrame {
+    name: String,
+    filename: String,
+    line: i32,
+}
+
+/// The stack of a process's main thread.
+pub(crate) fn main_stack(mut threads: Vec<Thread>) -> Stack {
+    // The training loop runs on the main thread; the first is better than none.
+    let main = threads.iter().position(|thread| {
+        // On Linux the main thread has the number of its process, whatever its name.
+        thread.os_thread_id == Some(thread.pid) || thread.name.as_deref() == Some("MainThread")
+    });
+    let main = if threads.is_empty() {
+        Thread::default()
+    } else {
+        threads.swap_remove(main.unwrap_or(0))
+    };
+    let frames = main.frames.into_iter().map(|frame| Frame {
+        function: frame.name,
+        file: frame.filename,
+        line: frame.line,
+    });
+    // py-spy distinguishes no more: whether a process is stopped stays unknown.
+    let state = if main.active {
+        ProcessState::Running
+    } else {
+        ProcessState::Sleeping
+    };
+    Stack::new(state, main.owns_gil, frames.collect())
+}
 
 /// Packages whose files py-spy writes without the place where they are installed, and modules of Python
 /// in which threads wait.
@@ -43,45 +93,31 @@ pub(crate) fn begins(start: &[u8]) -> bool {
     process(first).is_some() && start.contains("\nPython v") || thread(first).is_some()
 }
 
-/// Reads the stack of its main thread.
-pub(crate) fn read(path: &Path, text: &str) -> Result<Stack, FormatError> {
+/// Reads the threads of a process.
+pub(crate) fn read(path: &Path, text: &str) -> Result<Vec<Thread>, FormatError> {
     let mut pid = None;
-    let mut threads: Vec<SpyThread> = Vec::new();
+    let mut threads: Vec<Thread> = Vec::new();
     for (at, line) in text.lines().enumerate() {
         if let Some(number) = process(line) {
             if pid.is_some() {
                 let reason = "a second process begins: write one file for each rank";
-                return Err(FormatError::content(
-                    path,
-                    format!("line {}", at + 1),
-                    reason,
-                ));
+                let place = format!("line {}", at + 1);
+                return Err(FormatError::content(path, place, reason));
             }
             pid = Some(number);
         } else if let Some(thread) = thread(line) {
-            threads.push(thread);
+            threads.push(Thread {
+                pid: pid.unwrap_or_default(),
+                ..thread
+            });
         } else if let (Some(thread), Some(frame)) = (threads.last_mut(), frame(line)) {
             thread.frames.push(frame);
         }
     }
-    // The training loop runs on the main thread; the first is better than none.
-    let main = threads
-        .iter()
-        .position(|thread| thread.is_main || pid.is_some() && thread.id == pid)
-        .unwrap_or_default();
-    let Some(main) = threads.into_iter().nth(main) else {
-        let reason = "no thread is listed";
-        return Err(FormatError::content(path, "its end", reason));
-    };
-    Ok(Stack::new(main.state, main.holds_gil, main.frames))
-}
-
-struct SpyThread {
-    id: Option<u64>,
-    is_main: bool,
-    state: ProcessState,
-    holds_gil: Option<bool>,
-    frames: Vec<Frame>,
+    if threads.is_empty() {
+        return Err(FormatError::content(path, "its end", "no thread is listed"));
+    }
+    Ok(threads)
 }
 
 /// `Process 42: python train.py`.
@@ -94,31 +130,29 @@ fn process(line: &str) -> Option<u64> {
 }
 
 /// `Thread 42 (active+gil): "MainThread"`, or a number in hexadecimal digits.
-fn thread(line: &str) -> Option<SpyThread> {
+fn thread(line: &str) -> Option<Thread> {
     let (id, rest) = line.strip_prefix("Thread ")?.split_once(" (")?;
     let (state, name) = rest.split_once(')')?;
-    let is_active = state.starts_with("active");
-    (is_active || state.starts_with("idle")).then(|| SpyThread {
-        id: id.parse().ok(),
-        is_main: name.contains("\"MainThread\""),
-        state: if is_active {
-            ProcessState::Running
-        } else {
-            ProcessState::Sleeping
-        },
-        holds_gil: state.contains("gil").then_some(true),
-        frames: Vec::new(),
+    let active = state.starts_with("active");
+    (active || state.starts_with("idle")).then(|| Thread {
+        name: name
+            .contains("\"MainThread\"")
+            .then(|| "MainThread".to_owned()),
+        os_thread_id: id.parse().ok(),
+        active,
+        owns_gil: state.contains("gil").then_some(true),
+        ..Thread::default()
     })
 }
 
 /// `    forward (model.py:12)`; frames of C have no line, and are left out.
-fn frame(line: &str) -> Option<Frame> {
-    let (function, place) = line.strip_prefix("    ")?.trim_end().rsplit_once(" (")?;
+fn frame(line: &str) -> Option<SpyFrame> {
+    let (name, place) = line.strip_prefix("    ")?.trim_end().rsplit_once(" (")?;
     let (file, line) = place.strip_suffix(')')?.rsplit_once(':')?;
     let is_of_package = PACKAGES.iter().any(|it| file.starts_with(it));
-    Some(Frame {
-        function: function.trim_start().to_owned(),
-        file: if is_of_package {
+    Some(SpyFrame {
+        name: name.trim_start().to_owned(),
+        filename: if is_of_package {
             format!("/site-packages/{file}")
         } else {
             file.to_owned()
@@ -139,7 +173,7 @@ mod tests {
     #[test]
     fn the_main_thread_is_read() {
         assert!(begins(DUMP.as_bytes()));
-        let stack = read(Path::new("rank0.txt"), DUMP).unwrap();
+        let stack = main_stack(read(Path::new("rank0.txt"), DUMP).unwrap());
         assert_eq!(
             (stack.state, stack.holds_gil),
             (ProcessState::Running, Some(true))
@@ -157,7 +191,7 @@ mod tests {
 
     #[test]
     fn processes_of_several_ranks_need_a_file_each() {
-        let refused = read(Path::new("all.txt"), &DUMP.repeat(2)).unwrap_err();
+        let refused = read(Path::new("all.txt"), &DUMP.repeat(2)).err().unwrap();
         assert!(
             refused.to_string().contains("one file for each rank"),
             "{refused}"
