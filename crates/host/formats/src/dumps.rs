@@ -78,8 +78,55 @@ struct DumpedCollective {
     is_exact: bool,
 }
 
+/// A process group: its name, and which of those that have it.
+///
+/// Ranks count the groups that `split_group` makes, each for itself: pipelines side by side, each with
+/// ranks of its own, all have a group "3".
+type Group<'a> = (&'a str, usize);
+
 /// Collectives of one rank by their group and number.
-type OfRank<'a> = BTreeMap<(&'a str, u64), DumpedCollective>;
+type OfRank<'a> = BTreeMap<(Group<'a>, u64), DumpedCollective>;
+
+/// The members of groups by their name, of each that has it, as far as ranks know more than their own.
+struct Configured<'a>(BTreeMap<&'a str, Vec<BTreeSet<u32>>>);
+
+impl<'a> Configured<'a> {
+    fn of(dumps: &[(u32, &'a Dump)]) -> Self {
+        let mut by_name: BTreeMap<&str, Vec<BTreeSet<u32>>> = BTreeMap::new();
+        for (name, config) in dumps.iter().flat_map(|(_, dump)| &dump.pg_config) {
+            let mut members: BTreeSet<u32> = config.ranks().collect();
+            let known = by_name.entry(name).or_default();
+            // What ranks say of one group may differ, yet not in all of its members.
+            known.retain(|other| {
+                let same = !other.is_disjoint(&members);
+                if same {
+                    members.extend(other);
+                }
+                !same
+            });
+            known.push(members);
+        }
+        by_name.values_mut().for_each(|of_name| of_name.sort());
+        Self(by_name)
+    }
+
+    /// The group that a rank calls so.
+    fn group(&self, name: &'a str, rank: u32) -> Group<'a> {
+        let known = self.0.get(name).into_iter().flatten();
+        let which = known.take_while(|members| !members.contains(&rank)).count();
+        // A rank that no other knows is in the only one, if it is the only one.
+        let is_one = self.0.get(name).is_none_or(|known| known.len() < 2);
+        (name, if is_one { 0 } else { which })
+    }
+
+    /// Each group with its members.
+    fn groups(&self) -> impl Iterator<Item = (Group<'a>, &BTreeSet<u32>)> {
+        self.0.iter().flat_map(|(name, known)| {
+            let numbered = known.iter().enumerate();
+            numbered.map(move |(which, members)| ((*name, which), members))
+        })
+    }
+}
 
 impl GroupConfig {
     fn ranks(&self) -> impl Iterator<Item = u32> {
@@ -229,18 +276,19 @@ pub(crate) fn tell<'a>(
             left_out,
         ))));
     }
-    let (members_of, names) = groups(&dumps, &ranks);
-    let numbers: BTreeMap<&str, u32> = members_of.keys().copied().zip(0..).collect();
+    let configured = Configured::of(&dumps);
+    let (members_of, names) = groups(&dumps, &configured, &ranks);
+    let numbers: BTreeMap<Group<'_>, u32> = members_of.keys().copied().zip(0..).collect();
     for (group, members) in &members_of {
         let members = members.iter().copied().collect();
-        let (group, name) = (numbers[group], name_of(group, &names));
+        let (group, name) = (numbers[group], name_of(*group, &names));
         take(Input::Group {
             group,
             name,
             members,
         });
     }
-    let mut dumped = by_rank(&dumps);
+    let mut dumped = by_rank(&dumps, &configured);
     leave_out(&mut dumped, &names, take);
     // The default group has all ranks of the job, so it says who is missing.
     let lost: Vec<u32> = names
@@ -264,7 +312,7 @@ pub(crate) fn tell<'a>(
                 .range((group, number.saturating_add(1))..)
                 .next();
             let is_last = after.is_none_or(|((other, _), _)| *other != group);
-            let is_over = ended.get(group).is_some_and(|(last, _)| *last >= number);
+            let is_over = ended.get(&group).is_some_and(|(last, _)| *last >= number);
             let DumpedCollective {
                 op,
                 detail,
@@ -275,7 +323,7 @@ pub(crate) fn tell<'a>(
             if !is_exact && (!is_last || is_over) {
                 in_flight = InFlight::Unknown;
             }
-            let (group, op) = (numbers[group], op.name().to_owned());
+            let (group, op) = (numbers[&group], op.name().to_owned());
             take(Input::Entered {
                 rank,
                 group,
@@ -315,7 +363,7 @@ fn latest_run(dumps: &[(u32, &Dump)]) -> Option<u64> {
 /// Leaves out dumps that cannot be of the same moment as the others, each with a note.
 fn leave_out(
     dumped: &mut BTreeMap<u32, OfRank<'_>>,
-    names: &BTreeMap<&str, &str>,
+    names: &BTreeMap<Group<'_>, &str>,
     take: &mut dyn FnMut(Input),
 ) {
     // First: beside the dump of a longer run that has ended, those of this run would all look old.
@@ -337,7 +385,7 @@ fn leave_out(
             // Both keys are there: `earlier` takes them from `dumped`, which is unchanged since.
             op: dumped[of][&(*group, *number)].op,
             number: *number,
-            group: name_of(group, names),
+            group: name_of(*group, names),
             ended_on: *of,
         })));
     }
@@ -349,29 +397,33 @@ fn leave_out(
 }
 
 /// Members and descriptions of groups, by their names.
-type Groups<'a> = (BTreeMap<&'a str, BTreeSet<u32>>, BTreeMap<&'a str, &'a str>);
+type Groups<'a> = (
+    BTreeMap<Group<'a>, BTreeSet<u32>>,
+    BTreeMap<Group<'a>, &'a str>,
+);
 
 /// The groups that dumps tell of, in a job that has `ranks`.
-fn groups<'a>(dumps: &[(u32, &'a Dump)], ranks: &BTreeSet<u32>) -> Groups<'a> {
-    let mut groups: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+fn groups<'a>(
+    dumps: &[(u32, &'a Dump)],
+    configured: &Configured<'a>,
+    ranks: &BTreeSet<u32>,
+) -> Groups<'a> {
+    let mut groups: BTreeMap<Group<'_>, BTreeSet<u32>> = BTreeMap::new();
+    let mut names: BTreeMap<Group<'_>, &str> = BTreeMap::new();
     for (rank, dump) in dumps {
         for (group, name) in dump.entries.iter().filter_map(Entry::group) {
+            let group = configured.group(group, *rank);
             groups.entry(group).or_default().insert(*rank);
             names.insert(group, name);
         }
     }
     // Gloo tells of one group without a name, which is none of those in the entries: its members
     // are at least ranks of the job.
-    let configured: BTreeSet<u32> = dumps
-        .iter()
-        .flat_map(|(_, dump)| dump.pg_config.values())
-        .flat_map(GroupConfig::ranks)
-        .collect();
+    let known = configured.groups().flat_map(|(_, members)| members);
     // All of a job are in its default group, also those without a dump.
     let last = ranks
         .iter()
-        .chain(&configured)
+        .chain(known)
         .max()
         // One damaged number would fill the group with billions of ranks.
         .filter(|last| **last < MOST_RANKS);
@@ -381,25 +433,26 @@ fn groups<'a>(dumps: &[(u32, &'a Dump)], ranks: &BTreeSet<u32>) -> Groups<'a> {
             members.extend(last.into_iter().flat_map(|last| 0..=*last));
         }
     }
-    for (_, dump) in dumps {
-        for (group, config) in &dump.pg_config {
-            if let Some(known) = groups.get_mut(group.as_str()) {
-                known.extend(config.ranks());
-            }
+    for (group, members) in configured.groups() {
+        if let Some(known) = groups.get_mut(&group) {
+            known.extend(members);
         }
     }
     (groups, names)
 }
 
-fn name_of(group: &str, names: &BTreeMap<&str, &str>) -> String {
-    match names.get(group) {
+fn name_of(group: Group<'_>, names: &BTreeMap<Group<'_>, &str>) -> String {
+    match names.get(&group) {
         Some(name) if *name != "undefined" => name.trim_end_matches("_pg").to_owned(),
-        _ => format!("group_{group}"),
+        _ => format!("group_{}", group.0),
     }
 }
 
 /// What the dumps of each rank say together.
-fn by_rank<'a>(dumps: &[(u32, &'a Dump)]) -> BTreeMap<u32, OfRank<'a>> {
+fn by_rank<'a>(
+    dumps: &[(u32, &'a Dump)],
+    configured: &Configured<'a>,
+) -> BTreeMap<u32, OfRank<'a>> {
     let mut of_ranks: BTreeMap<u32, OfRank<'_>> = BTreeMap::new();
     for (rank, dump) in dumps {
         let is_timed = dump.is_timed();
@@ -408,6 +461,7 @@ fn by_rank<'a>(dumps: &[(u32, &'a Dump)]) -> BTreeMap<u32, OfRank<'a>> {
             let Some((group, _)) = entry.group() else {
                 continue;
             };
+            let group = configured.group(group, *rank);
             let new = dump.collective(entry, is_timed);
             // Of two dumps the one that knows of its end is the later one.
             of_rank
@@ -449,14 +503,14 @@ impl DumpedCollective {
 
 /// The last collective of each group that has ended on some rank and does so on none before all
 /// have entered it, with that rank.
-fn ended<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32)> {
-    let mut ended: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
+fn ended<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<Group<'a>, (u64, u32)> {
+    let mut ended: BTreeMap<Group<'_>, (u64, u32)> = BTreeMap::new();
     for (rank, collectives) in by_rank {
         for ((group, number), collective) in collectives {
             if !collective.joined_all() {
                 continue;
             }
-            let known = ended.entry(group).or_default();
+            let known = ended.entry(*group).or_default();
             if *number > known.0 {
                 *known = (*number, *rank);
             }
@@ -466,8 +520,8 @@ fn ended<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32
 }
 
 /// The last collective that each rank has entered in each group.
-fn last<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<(&'a str, u32), u64> {
-    let mut last: BTreeMap<(&str, u32), u64> = BTreeMap::new();
+fn last<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<(Group<'a>, u32), u64> {
+    let mut last: BTreeMap<(Group<'_>, u32), u64> = BTreeMap::new();
     for (rank, collectives) in by_rank {
         last.extend(
             collectives
@@ -480,21 +534,21 @@ fn last<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<(&'a str, u32), u64
 
 /// Ranks on which a collective has ended that more than half of its group have not entered by their
 /// dumps, with the collective. Half and half, those that came further are the later ones.
-fn further<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64)> {
-    let mut of_groups: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+fn further<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, Group<'a>, u64)> {
+    let mut of_groups: BTreeMap<Group<'_>, Vec<u64>> = BTreeMap::new();
     for ((group, _), last) in last(by_rank) {
         of_groups.entry(group).or_default().push(last);
     }
     for last in of_groups.values_mut() {
         last.sort_unstable();
     }
-    let most = |group: &str| of_groups.get(group).map_or(0, |last| last[last.len() / 2]);
+    let most = |group: Group<'_>| of_groups.get(&group).map_or(0, |last| last[last.len() / 2]);
     by_rank
         .iter()
         .filter_map(|(rank, collectives)| {
             let ((group, number), _) =
                 collectives.iter().find(|((group, number), collective)| {
-                    collective.joined_all() && *number > most(group)
+                    collective.joined_all() && *number > most(*group)
                 })?;
             Some((*rank, *group, *number))
         })
@@ -503,11 +557,11 @@ fn further<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64)> 
 
 /// Ranks whose dump is from before a moment at which they entered a collective: it has ended on
 /// another rank, which it does not before all are in it. With the collective and that rank.
-fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u32)> {
+fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, Group<'a>, u64, u32)> {
     let ended = ended(by_rank);
-    let mut found: Vec<(u32, &str, u64, u32)> = Vec::new();
+    let mut found: Vec<(u32, Group<'_>, u64, u32)> = Vec::new();
     for ((group, rank), last) in last(by_rank) {
-        let (number, of) = ended.get(group).copied().unwrap_or_default();
+        let (number, of) = ended.get(&group).copied().unwrap_or_default();
         // One group proves that a dump is old; the note on it need not list all.
         if last < number && found.iter().all(|(known, ..)| *known != rank) {
             found.push((rank, group, number, of));
@@ -518,6 +572,7 @@ fn earlier<'a>(by_rank: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u
 
 #[cfg(test)]
 mod tests {
+    use model::Ranks;
     use serde_json::json;
 
     use super::*;
@@ -597,6 +652,34 @@ mod tests {
         // A later dump of one run goes on.
         let (notes, entered) = of_two_runs(21, 40);
         assert_eq!((notes, entered.len()), (Vec::new(), 40));
+    }
+
+    #[test]
+    fn groups_of_one_name_are_told_apart_by_their_members() {
+        let dumps: Vec<Dump> = (0..4)
+            .map(|rank| {
+                let (members, last) = if rank < 2 {
+                    ("[0, 1]", 9)
+                } else {
+                    ("[2, 3]", 4)
+                };
+                let mut dump = dump(&[("3", last, true)]);
+                let config = GroupConfig {
+                    ranks: members.to_owned(),
+                };
+                dump.pg_config.insert("3".to_owned(), config);
+                dump
+            })
+            .collect();
+        assert_eq!(read(&dumps), (vec![], [0, 1, 2, 3].into()));
+        let mut groups = Vec::new();
+        let numbered = (0..).zip(&dumps);
+        tell(numbered, [].into_iter(), &mut |input| {
+            if let Input::Group { members, .. } = input {
+                groups.push(members);
+            }
+        });
+        assert_eq!(groups, [Ranks::from([0, 1]), Ranks::from([2, 3])]);
     }
 
     #[test]
