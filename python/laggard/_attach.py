@@ -380,6 +380,7 @@ def _patch_collectives(torch):
         return made
 
     c10d._new_process_group_helper = helper
+    _patch_splits(c10d)
     update = getattr(c10d, "_update_default_pg", None)
     if update is not None:
 
@@ -392,6 +393,30 @@ def _patch_collectives(torch):
         c10d._update_default_pg = update_default
     for group in list(c10d._world.pg_map):
         _watch(group, sorted(c10d._world.pg_group_ranks.get(group, ())))
+
+
+def _patch_splits(c10d):
+    """Watches groups that are cut out of others, as meshes do whose job names its device."""
+    users = c10d, sys.modules["torch.distributed"], sys.modules.get("torch.distributed.device_mesh")
+    for name in "split_group", "shrink_group":
+        original = getattr(c10d, name, None)
+        if original is None:
+            continue
+
+        def split(*args, original=original, **kwargs):
+            group = original(*args, **kwargs)
+            try:
+                ranks = c10d._world.pg_group_ranks.get(group)
+                if ranks is not None and group not in _watched:
+                    _watch(group, ranks)
+            except Exception as error:
+                _note(f"a process group is not watched: {error!r}")
+            return group
+
+        split = functools.wraps(original)(split)
+        for user in users:
+            if getattr(user, name, None) is original:
+                setattr(user, name, split)
 
 
 def _begin_init(group_size, group_rank, global_ranks_in_group, *args, **kwargs):

@@ -664,6 +664,27 @@ def test_the_making_of_the_group_of_all_ranks_begins_and_ends(python):
     assert seen == [[True, 1], [False, 1], [True, 2], [False, 2]]
 
 
+@pytest.mark.parametrize("hooks", ["0", "1"])
+def test_groups_that_are_cut_out_of_others_are_watched(hooks, python):
+    # Where a job names its device, meshes make all of theirs in this way.
+    script = """
+    import json
+    import laggard, torch.distributed as dist
+    from laggard import _attach
+    dist.init_process_group("gloo")
+    mine = dist.split_group(split_ranks=[[0]], group_desc="mesh_tp")
+    try:
+        dist.split_group(split_ranks=[[0, 0]])
+    except ValueError as error:
+        print(error)
+    named = [(name, members) for _, name, members in _attach._groups]
+    print(json.dumps([named, mine in _attach._watched]))
+    dist.destroy_process_group()
+    """
+    named, is_watched = python(script, LAGGARD_HOOKS=hooks, **ALONE)
+    assert ["mesh_tp", "0"] in named and is_watched == (hooks == "1")
+
+
 def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):
     # As gloo's do, which abort the process otherwise.
     done = python(
