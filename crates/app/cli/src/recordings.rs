@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use formats::{
-    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched, load_with_meta,
+    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, job_folder, load_watched,
+    load_with_meta, read_rank_logs,
 };
 use model::{Input, SourceNote};
 use verdict::{Job, Settings};
@@ -69,16 +70,15 @@ pub(crate) fn for_each_job(
     let mut traces = BTreeMap::new();
     let mut found = 0;
     let mut damaged: BTreeMap<PathBuf, Vec<FormatError>> = BTreeMap::new();
+    // What other files say may show what these are. With whether they were found in a folder.
+    let mut unknown: BTreeMap<PathBuf, (bool, FormatError)> = BTreeMap::new();
     for path in paths {
         let (files, in_folder) = files_at(path)?;
-        let mut skipped = Vec::new();
         let mut failed: Option<FormatError> = None;
         let mut taken = Ok(());
         let load_one = |file: &Path, read: &AtomicU64| Loaded::read(file, meta, settings, read);
         load_all(&files, load_one, |file, loaded| {
-            // Of a bare name it is empty, and would leave the job without one.
-            let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
-            let folder = folder.unwrap_or(Path::new(".")).to_owned();
+            let folder = job_folder(file);
             match loaded {
                 Ok(Loaded::Ranks(ranks)) => {
                     traces.entry(folder).or_insert_with(Vec::new).extend(ranks);
@@ -96,9 +96,8 @@ pub(crate) fn for_each_job(
                         taken = each(job, JobSource::File(&recording));
                     }
                 }
-                // A folder may hold anything; a file that somebody named is meant to be read.
-                Err(error @ FormatError::Unknown { .. }) if in_folder => {
-                    skipped.push(error);
+                Err(error @ FormatError::Unknown { .. }) => {
+                    unknown.insert(file.to_owned(), (in_folder, error));
                 }
                 Err(error) if in_folder => {
                     damaged.entry(folder).or_default().push(error);
@@ -106,14 +105,19 @@ pub(crate) fn for_each_job(
                 Err(error) => failed = failed.take().or(Some(error)),
             }
         });
-        // After the bar, which the lines would tear apart.
-        for error in skipped {
-            say(&format!("laggard: skipped: {error}"));
-        }
         if let Some(error) = failed {
             return Err(refused(&error));
         }
         taken?;
+    }
+    let left = read_rank_logs(&mut snapshots, unknown.keys().cloned().collect());
+    // After the bar, which the lines would tear apart.
+    for (in_folder, error) in left.iter().filter_map(|file| unknown.get(file)) {
+        // A folder may hold anything; a file that somebody named is meant to be read.
+        if !in_folder {
+            return Err(refused(error));
+        }
+        say(&format!("laggard: skipped: {error}"));
     }
     if found == 0 && snapshots.is_empty() && traces.is_empty() {
         match damaged.values().flatten().next() {

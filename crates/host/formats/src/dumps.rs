@@ -106,7 +106,7 @@ impl<'a> Configured<'a> {
             });
             known.push(members);
         }
-        by_name.values_mut().for_each(|of_name| of_name.sort());
+        by_name.values_mut().for_each(Vec::sort);
         Self(by_name)
     }
 

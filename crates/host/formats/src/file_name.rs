@@ -1,5 +1,6 @@
 //! The rank that a file's name tells.
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::call_log::MAX_RANKS;
@@ -12,17 +13,8 @@ const SEPARATORS: [char; 4] = ['-', '_', '.', '='];
 ///
 /// The last, because names begin with those of hosts and runs: `franklin_rank3.json`.
 pub(crate) fn worded_rank(path: &Path) -> Option<u32> {
-    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
-    ["rank", "worker"].into_iter().find_map(|word| {
-        name.rmatch_indices(word).find_map(|(at, _)| {
-            let rest = name[at + word.len()..].trim_start_matches(SEPARATORS);
-            let end = rest
-                .find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(rest.len());
-            // No digits are no number: then the word before it is tried, as in `rank3_ranks.json`.
-            number(&rest[..end])
-        })
-    })
+    let name = path.file_name()?.to_string_lossy();
+    worded(&name, &["rank", "worker"]).map(|(rank, _)| rank)
 }
 
 /// As [`worded_rank`], or else the number that the name ends with, its extension left out: PyTorch
@@ -31,12 +23,16 @@ pub(crate) fn worded_rank(path: &Path) -> Option<u32> {
 /// Only one extension is left out, besides that of a compressed file: a dot may as well stand in
 /// the name of a host, whose number is no rank.
 pub(crate) fn named_rank(path: &Path) -> Option<u32> {
-    worded_rank(path).or_else(|| {
-        let name = path.file_name()?.to_string_lossy();
+    numbered(&path.file_name()?.to_string_lossy()).map(|(rank, _)| rank)
+}
+
+/// The same of a name, with the place of the number in it.
+pub(crate) fn numbered(name: &str) -> Option<(u32, Range<usize>)> {
+    worded(name, &["rank", "worker"]).or_else(|| {
         let plain = [".gz", ".zst"]
             .iter()
             .find_map(|packed| name.strip_suffix(packed))
-            .unwrap_or(&name);
+            .unwrap_or(name);
         // `trace.3` has no extension: PyTorch puts the rank right behind a prefix such as `trace.`.
         let ends_in_digit = |text: &str| text.ends_with(|c: char| c.is_ascii_digit());
         let stem = match plain.rsplit_once('.') {
@@ -44,7 +40,23 @@ pub(crate) fn named_rank(path: &Path) -> Option<u32> {
             _ => plain,
         };
         let before = stem.trim_end_matches(|c: char| c.is_ascii_digit());
-        number(&stem[before.len()..])
+        number(&stem[before.len()..]).map(|rank| (rank, before.len()..stem.len()))
+    })
+}
+
+/// The number after the last of the first of these words that has one, and its place.
+pub(crate) fn worded(name: &str, words: &[&str]) -> Option<(u32, Range<usize>)> {
+    let name = name.to_ascii_lowercase();
+    words.iter().find_map(|word| {
+        name.rmatch_indices(word).find_map(|(at, _)| {
+            let rest = name[at + word.len()..].trim_start_matches(SEPARATORS);
+            let end = rest
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(rest.len());
+            let from = name.len() - rest.len();
+            // No digits are no number: then the word before it is tried, as in `rank3_ranks.json`.
+            number(&rest[..end]).map(|rank| (rank, from..from + end))
+        })
     })
 }
 

@@ -145,8 +145,16 @@ fn printed(refused: &FormatError, reader: impl BufRead) -> Option<Recording> {
     if !matches!(refused, Content { .. } | Json { .. } | Unknown { .. }) {
         return None;
     }
-    let log = WatchdogLog::read(reader).ok().flatten()?;
+    let log = WatchdogLog::read(reader, None).ok().flatten()?;
     Some(Recording::Part(SnapshotPart::watchdog(log)))
+}
+
+/// What a rank printed, in a log that is its own.
+pub(crate) fn rank_log(path: &Path, rank: u32) -> Option<SnapshotPart> {
+    let unwatched = AtomicU64::new(0);
+    let reader = open(path, Limits::default(), &unwatched).ok()?;
+    let log = WatchdogLog::read(reader, Some(rank)).ok().flatten();
+    Some(SnapshotPart::watchdog(log?))
 }
 
 fn load_from(

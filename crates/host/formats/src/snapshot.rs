@@ -107,6 +107,19 @@ impl SnapshotPart {
         Self(PartContent::Watchdog(Box::new(log)))
     }
 
+    /// Whether it is what ranks printed.
+    pub(crate) fn is_log(&self) -> bool {
+        matches!(self.0, PartContent::Watchdog(_))
+    }
+
+    /// The rank that a log's lines name; an error if they name several.
+    pub(crate) fn printer(&self) -> Option<Result<u32, ()>> {
+        match &self.0 {
+            PartContent::Watchdog(log) => log.printer(),
+            _ => None,
+        }
+    }
+
     /// Reads a log of NCCL calls.
     pub(crate) fn calls(
         path: &Path,

@@ -20,11 +20,15 @@ mod nccl;
 mod notes;
 mod record;
 mod said;
+mod traceback;
 
 use ended::Summary;
 use nccl::Warnings;
 use record::Records;
-use said::{Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, quotes, said};
+use said::{
+    Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by, quotes, said,
+};
+use traceback::Tracebacks;
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
@@ -41,8 +45,13 @@ const MAX_NOTED: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WatchdogLog {
     groups: BTreeMap<String, LoggedGroup>,
+    /// The rank that writes it, if it is known to be of one alone.
+    owner: Option<u32>,
     /// All ranks that printed anything.
     ranks: BTreeSet<u32>,
+    /// Those whose lines say so.
+    printers: BTreeSet<u32>,
+    tracebacks: Tracebacks,
     /// What timed out on a rank, as long as no line has named its group.
     timeouts: BTreeMap<u32, BTreeSet<Work>>,
     /// Whether something timed out on a rank that no line names.
@@ -62,8 +71,8 @@ pub(crate) struct WatchdogLog {
     first_actor: Option<String>,
     /// Whether there are others, whose ranks are those of another job.
     is_of_several: bool,
-    /// Whether an error was printed that follows from another rank's.
-    has_consequences: bool,
+    /// Ranks that raised an error that follows from another rank's.
+    following: BTreeSet<u32>,
     /// Ranks whose watchdog does not get on itself.
     stuck: BTreeSet<u32>,
     differing: Vec<[Fingerprint; 2]>,
@@ -104,12 +113,17 @@ pub(crate) struct Reported {
 }
 
 impl WatchdogLog {
-    /// Reads a log; `None` if none of them has printed anything.
+    /// Reads a log; `None` if none of them has printed anything. `owner` is the rank whose lines are
+    /// those that say nothing of theirs.
     ///
     /// # Errors
     /// What the reader says.
-    pub(crate) fn read(mut reader: impl BufRead) -> io::Result<Option<Self>> {
-        let (mut log, mut line) = (Self::default(), Vec::new());
+    pub(crate) fn read(mut reader: impl BufRead, owner: Option<u32>) -> io::Result<Option<Self>> {
+        let mut log = Self {
+            owner,
+            ..Self::default()
+        };
+        let mut line = Vec::new();
         let mut records = Records::default();
         loop {
             let block = reader.fill_buf()?;
@@ -148,6 +162,7 @@ impl WatchdogLog {
         let whole = text.trim_end_matches(|c: char| c.is_ascii_digit());
         records.line(whole, &mut |record| log.take(record));
         records.end(&mut |record| log.take(record));
+        log.end();
         Ok((!log.is_empty() || log.earlier_starts > 0).then_some(log))
     }
 
@@ -157,7 +172,7 @@ impl WatchdogLog {
             && !self.timed_out_somewhere
             && self.errors.is_empty()
             && self.error_somewhere.is_none()
-            && !self.has_consequences
+            && self.following.is_empty()
             && self.ranks.is_empty()
             && self.stuck.is_empty()
             && self.differing.is_empty()
@@ -166,6 +181,30 @@ impl WatchdogLog {
             && self.lost_peers.is_empty()
             && self.warnings.is_empty()
             && self.summary.is_empty()
+    }
+
+    /// Takes what its owner ended with.
+    fn end(&mut self) {
+        let tracebacks = std::mem::take(&mut self.tracebacks);
+        if let (Some(owner), Some((error, follows))) = (self.owner, tracebacks.ended_by()) {
+            self.take_said(if follows {
+                Said::Follows(owner)
+            } else {
+                Said::of_error(owner, &error)
+            });
+        }
+    }
+
+    /// The one rank that its lines name; an error if they name several, nothing if none does.
+    pub(crate) fn printer(&self) -> Option<Result<u32, ()>> {
+        let mut printers = self.printers.iter().copied();
+        match (printers.next(), printers.next()) {
+            (Some(rank), None) => Some(Ok(rank)),
+            (Some(_), Some(_)) => Some(Err(())),
+            // Before PyTorch 2.2 lines have only the place in a group.
+            (None, _) if self.ranks.len() == 1 => self.ranks.first().copied().map(Ok),
+            (None, _) => None,
+        }
     }
 
     fn take(&mut self, record: &str) {
@@ -184,42 +223,57 @@ impl WatchdogLog {
         self.leaves_out |= record.contains("x across cluster]");
         self.gave_up.extend(gave_up(record));
         self.quoted.extend(quotes(record));
-        match said(record) {
-            Some(Said::Restarts) => self.start_anew(),
-            Some(Said::OfWatchdog(rank)) => _ = self.ranks.insert(rank),
-            Some(Said::RaisedSomewhere(error)) => _ = self.error_somewhere.get_or_insert(error),
-            Some(Said::TimedOutSomewhere) => self.timed_out_somewhere = true,
-            Some(Said::Warned(warning)) => self.warnings.take(warning),
-            Some(Said::Stuck(rank)) => {
+        match printed_by(record) {
+            Some(rank) => _ = self.printers.insert(rank),
+            None if self.owner.is_some() => self.tracebacks.take(record),
+            None => {}
+        }
+        if let Some(said) = said(record, self.owner) {
+            self.take_said(said);
+        }
+    }
+
+    fn take_said(&mut self, said: Said) {
+        match said {
+            Said::Restarts => self.start_anew(),
+            Said::OfWatchdog(rank) => _ = self.ranks.insert(rank),
+            Said::RaisedSomewhere(error) => _ = self.error_somewhere.get_or_insert(error),
+            Said::TimedOutSomewhere => self.timed_out_somewhere = true,
+            Said::Warned(warning) => self.warnings.take(warning),
+            Said::Stuck(rank) => {
                 self.ranks.insert(rank);
                 self.stuck.insert(rank);
             }
-            Some(Said::LostPeer(peer)) if self.lost_peers.len() < MAX_NOTED => {
+            Said::LostPeer(peer) if self.lost_peers.len() < MAX_NOTED => {
                 self.lost_peers.insert(peer);
             }
-            Some(Said::Differ(both)) => {
+            Said::Differ(both) => {
                 self.ranks.extend(both.iter().map(|it| it.rank));
                 if self.differing.len() < MAX_NOTED && !self.differing.contains(&both) {
                     self.differing.push(both);
                 }
             }
-            Some(Said::Calls(called)) => _ = self.calls.insert(called.rank, called.work),
-            Some(Said::MissedBarrier(ranks)) => self.missed_barrier.extend(ranks),
-            Some(Said::Follows) => self.has_consequences = true,
-            Some(Said::Raised { rank, error, whose }) => {
+            Said::Calls(called) => _ = self.calls.insert(called.rank, called.work),
+            Said::MissedBarrier(ranks) => self.missed_barrier.extend(ranks),
+            Said::Follows(rank) => _ = self.following.insert(rank),
+            Said::Raised { rank, error, whose } => {
                 let rank = self.quoted.remove(&rank).unwrap_or(rank);
                 self.ranks.insert(rank);
+                // Raised while that was handled.
+                if whose == Whose::Process && self.following.contains(&rank) {
+                    return;
+                }
                 if self.errors.len() < MAX_NOTED {
                     self.errors.entry(rank).or_insert((error, whose));
                 }
             }
-            Some(Said::CameTo {
+            Said::CameTo {
                 rank,
                 group,
                 progress,
-            }) => self.place(rank, group, progress),
-            None | Some(Said::LostPeer(_)) => {}
-            Some(Said::TimedOut { rank, group, work }) => {
+            } => self.place(rank, group, progress),
+            Said::LostPeer(_) => {}
+            Said::TimedOut { rank, group, work } => {
                 self.ranks.insert(rank);
                 match group {
                     // Without a number, as before PyTorch 1.13, it does not say how far the rank
@@ -308,6 +362,8 @@ impl WatchdogLog {
             let earlier_starts = self.earlier_starts + 1;
             *self = Self {
                 earlier_starts,
+                owner: self.owner,
+                printers: std::mem::take(&mut self.printers),
                 ..Self::default()
             };
         }

@@ -190,3 +190,56 @@ fn arrivals_from_a_flight_recorder_name_who_is_late_in_backward() {
         )
     );
 }
+
+/// The output of a job of four, of which rank 1 raised an error, in a file for each: without what says whose
+/// its lines are. What `analyze` says of it, from inside their folder.
+fn of_rank_logs(name: impl Fn(u32) -> String, paths: &[&str]) -> String {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let log = fs::read_to_string(root.join("testdata/watchdog/silent.log")).expect("a log");
+    let folder = tempfile::tempdir().expect("a folder");
+    for rank in 0..4 {
+        let header = format!("[rank{rank}]:");
+        let lines = log.lines().filter(|line| line.starts_with(&header));
+        let mut own: String = lines.flat_map(|line| [line, "\n"]).collect();
+        if rank == 1 {
+            own = own.replace("[rank1]: ", "");
+        }
+        let file = folder.path().join(name(rank));
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::write(file, own).expect("a file");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    let output = command
+        .arg("analyze")
+        .args(paths)
+        .current_dir(&folder)
+        .output()
+        .expect("laggard runs");
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn the_error_of_a_rank_is_read_in_a_log_of_its_own() {
+    let torchrun = |rank| format!("run_x1/attempt_0/{rank}/stderr.log");
+    let tasks = |rank| format!("slurm-88-{rank}.out");
+    for said in [
+        of_rank_logs(torchrun, &["."]),
+        of_rank_logs(tasks, &["."]),
+        // As a shell lists them.
+        of_rank_logs(
+            |rank| format!("rank_{rank}.err"),
+            &["rank_0.err", "rank_1.err", "rank_2.err", "rank_3.err"],
+        ),
+    ] {
+        assert!(said.contains("CRITICAL  rank 1 ended abruptly\n"), "{said}");
+        assert!(
+            said.contains("rank 1 raised: RuntimeError: DataLoader worker"),
+            "{said}"
+        );
+        assert!(said.contains("default: ranks 0,2-3\n"), "{said}");
+        assert!(!said.contains("skipped"), "{said}");
+    }
+    // No other file says that it is one of a rank's.
+    let said = of_rank_logs(|rank| format!("rank_{rank}.err"), &["rank_1.err"]);
+    assert!(said.contains("is not a recording laggard knows"), "{said}");
+}

@@ -70,8 +70,8 @@ pub(super) enum Said {
     },
     /// The watchdog of a rank itself does not get on.
     Stuck(u32),
-    /// An error that follows from another rank's, or may.
-    Follows,
+    /// An error that follows from another rank's, or may, of this rank.
+    Follows(u32),
     /// A rank that no line names raised an error of its own.
     RaisedSomewhere(String),
     /// A rank raised an error that follows from no other rank's, as far as is known.
@@ -151,8 +151,8 @@ pub(super) struct Fingerprint {
     pub(super) work: Work,
 }
 
-/// What a record says; `None` of most.
-pub(super) fn said(record: &str) -> Option<Said> {
+/// What a record says; `None` of most. `owner` is the rank whose log it stands in, if it is of one alone.
+pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
     if record.contains("will restart worker group") {
         return Some(Said::Restarts);
     }
@@ -160,7 +160,8 @@ pub(super) fn said(record: &str) -> Option<Said> {
         let lost = nccl::lost_peer(said).map(Said::LostPeer);
         return lost.or_else(|| nccl::warning(before, said).map(Said::Warned));
     }
-    let rank = printed_by(record);
+    let named = printed_by(record);
+    let rank = named.or(owner);
     if record.contains("mismatch between collectives") {
         return differ(&squeezed(record)).map(Said::Differ);
     }
@@ -186,13 +187,26 @@ pub(super) fn said(record: &str) -> Option<Said> {
     if let Some(said) = request.or_else(|| nccl::lost_peer(record).map(Said::LostPeer)) {
         return Some(said);
     }
-    let (rank, error) = (rank?, raised(record)?);
-    if CONSEQUENCES.iter().any(|it| error.contains(it)) {
-        return Some(Said::Follows);
+    // Without the name of a rank only the last line of a traceback is one.
+    let (rank, (_, error)) = (named?, record.split_once("]: ")?);
+    let error = raised(error)?;
+    if follows(&error) {
+        return Some(Said::Follows(rank));
     }
-    let whose = Whose::of(&error);
-    let error = quoted(&error);
-    Some(Said::Raised { rank, error, whose })
+    Some(Said::of_error(rank, &error))
+}
+
+impl Said {
+    /// A rank raised an error of its own.
+    pub(super) fn of_error(rank: u32, error: &str) -> Self {
+        let (error, whose) = (quoted(error), Whose::of(error));
+        Self::Raised { rank, error, whose }
+    }
+}
+
+/// Whether an error follows from another rank's, or may.
+pub(super) fn follows(error: &str) -> bool {
+    CONSEQUENCES.iter().any(|it| error.contains(it))
 }
 
 impl Whose {
@@ -239,8 +253,7 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
     }
     if let Some((_, why)) = record.split_once("terminated with exception: ") {
         // A timeout that was cut off is none of its own either.
-        let follows = CONSEQUENCES.iter().any(|it| why.contains(it)) || why.starts_with("[Rank");
-        if follows {
+        if follows(why) || why.starts_with("[Rank") {
             return None;
         }
         let error = quoted(why);
@@ -389,7 +402,7 @@ pub(super) fn actor(record: &str) -> Option<&str> {
 }
 
 /// The rank of the job in `[rank8]:`, which other brackets may stand before.
-fn printed_by(record: &str) -> Option<u32> {
+pub(super) fn printed_by(record: &str) -> Option<u32> {
     record
         .match_indices("[rank")
         .find_map(|(at, word)| bracketed(&record[at + word.len()..]))
@@ -422,17 +435,16 @@ fn group_rank(said: &str) -> Option<GroupRank> {
     })
 }
 
-/// The last line of a traceback, `RuntimeError: why`.
-fn raised(record: &str) -> Option<String> {
-    let (_, text) = record.split_once("]: ")?;
+/// What the last line of a traceback says, `RuntimeError: why`, or only `RuntimeError`.
+pub(super) fn raised(text: &str) -> Option<String> {
     if text.starts_with("Cuda failure") || text.starts_with("HIP failure") {
         return Some(text.to_owned());
     }
-    let (kind, why) = text.split_once(": ")?;
+    let (kind, why) = text.split_at(text.find(": ").unwrap_or(text.len()));
     let kind = kind.rsplit('.').next().unwrap_or(kind);
     let is_kind = kind.chars().all(char::is_alphanumeric)
         && (kind.ends_with("Error") || kind.ends_with("Exception"));
-    is_kind.then(|| format!("{kind}: {why}"))
+    is_kind.then(|| format!("{kind}{why}"))
 }
 
 fn quoted(text: &str) -> String {
@@ -460,7 +472,7 @@ mod tests {
     use super::*;
 
     fn came_to(record: &str) -> (u32, GroupRank, Progress) {
-        match said(record) {
+        match said(record, None) {
             Some(Said::CameTo {
                 rank,
                 group,
@@ -502,7 +514,7 @@ mod tests {
         }
         let none = "[PG 0 Rank 3] last enqueued NCCL work: -1, last completed NCCL work: -1.";
         assert_eq!(came_to(none).2.enqueued, 0);
-        assert_eq!(said("[rank0]: hello"), None);
+        assert_eq!(said("[rank0]: hello", None), None);
     }
 
     #[test]
@@ -515,7 +527,7 @@ mod tests {
         };
         let (.., progress) = came_to(&line(2));
         assert_eq!((progress.enqueued, progress.completed), (3, 1));
-        assert!(matches!(said(&line(9)), Some(Said::OfWatchdog(2))));
+        assert!(matches!(said(&line(9), None), Some(Said::OfWatchdog(2))));
     }
 
     #[test]
@@ -539,7 +551,7 @@ mod tests {
                 None,
             ),
         ] {
-            match said(&format!("{before}{caught}")) {
+            match said(&format!("{before}{caught}"), None) {
                 Some(Said::TimedOut {
                     rank: found, work, ..
                 }) => {
@@ -558,7 +570,7 @@ mod tests {
         let old = "[E ProcessGroupNCCL.cpp:587] [Rank 12] Watchdog caught collective operation timeout: \
                    WorkNCCL(OpType=ALLGATHER, Timeout(ms)=1800000) ran for 1800172 milliseconds";
         assert!(matches!(
-            said(old),
+            said(old, None),
             Some(Said::TimedOut {
                 rank: 12,
                 work: Work { number: 0, .. },
@@ -625,7 +637,7 @@ mod tests {
                 None,
             ),
         ] {
-            match said(record) {
+            match said(record, None) {
                 Some(Said::Raised { error: found, .. }) => {
                     assert_eq!(Some(&*found), error, "{record}");
                 }
@@ -663,8 +675,8 @@ mod tests {
             TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, \
             memory_format=(nullopt))), but Rank 0 is running collective: \
             CollectiveFingerPrint(SequenceNumber=31, OpType=BARRIER).Collectives differ";
-        let Some(Said::Differ([one, other])) = said(record) else {
-            panic!("{:?}", said(record));
+        let Some(Said::Differ([one, other])) = said(record, None) else {
+            panic!("{:?}", said(record, None));
         };
         assert_eq!(
             (one.rank, &*one.work.op, &*one.work.detail),

@@ -3,7 +3,7 @@ use model::NcclNote;
 use super::*;
 
 fn read(text: &str) -> WatchdogLog {
-    WatchdogLog::read(text.as_bytes())
+    WatchdogLog::read(text.as_bytes(), None)
         .unwrap()
         .expect("lines of a watchdog")
 }
@@ -375,7 +375,11 @@ fn a_hole_of_zeros_hides_nothing_and_a_binary_file_is_no_log() {
         assert!(read(&text).groups["0"].ranks.contains_key(&1), "{text:?}");
     }
     let binary = format!("\x7fELF\x02\x01\0\0\n{line}");
-    assert!(WatchdogLog::read(binary.as_bytes()).unwrap().is_none());
+    assert!(
+        WatchdogLog::read(binary.as_bytes(), None)
+            .unwrap()
+            .is_none()
+    );
 }
 
 #[test]
