@@ -81,7 +81,10 @@ pub(crate) fn for_each_job(
             let folder = job_folder(file);
             match loaded {
                 Ok(Loaded::Ranks(ranks)) => {
-                    traces.entry(folder).or_insert_with(Vec::new).extend(ranks);
+                    for rank in ranks {
+                        let folder = rank.folder();
+                        traces.entry(folder).or_insert_with(Vec::new).push(rank);
+                    }
                 }
                 Ok(Loaded::Other(Recording::Part(part))) => {
                     let parts = snapshots.entry(folder).or_insert_with(Vec::new);

@@ -207,7 +207,7 @@ impl Arrivals {
     ) -> impl Iterator<Item = ((u32, CollectiveOp), Vec<(u64, &TimedOperation)>)> {
         self.sequences
             .iter()
-            .filter(|((_, op), _)| synchronises(*op))
+            .filter(|((_, op), _)| op.joins_all())
             .map(|(key, operations)| {
                 let several = operations
                     .iter()
@@ -390,12 +390,6 @@ impl Strikes {
             .count();
         struck >= STRUCK_OF_LAST.min(length)
     }
-}
-
-/// Whether nobody leaves the operation before all have arrived: every rank needs something
-/// of every other.
-fn synchronises(op: CollectiveOp) -> bool {
-    ["ALLREDUCE", "ALLGATHER", "REDUCE_SCATTER", "ALLTOALL"].contains(&op.name())
 }
 
 /// Whether two ranks are late together: in half of the operations of the one that is late

@@ -108,6 +108,8 @@ pub enum VerdictNote {
     DevicesUnseen,
     /// The same in a trace: what devices took is in its functions, not in the stages of its hosts.
     StagesOfHosts,
+    /// Profiles have devices, and no collective that several of them recorded.
+    DevicesUncompared,
     /// Nothing marks on devices where collectives are issued.
     DeviceIssuesUnseen,
     /// Ranks call different things, so that work of their devices looks like waits for others.

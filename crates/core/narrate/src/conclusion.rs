@@ -31,7 +31,7 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         ),
         Conclusion::Uncompared => (
             "Nothing found",
-            "ranks that are alone in their roles were not compared",
+            "ranks that have no peers were not compared",
         ),
         Conclusion::Unlike => (
             "Nothing found",

@@ -9,6 +9,8 @@ const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: a slow device ca
     without device marks (`laggard doctor` says whether they are on)";
 const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are measured on the \
     hosts: a slow device shows only in the functions";
+const DEVICES_UNCOMPARED: &str = "no collective was found on several ranks: which device the others wait \
+    for, in sends and receives too, is not known";
 const DEVICE_ISSUES_UNSEEN: &str = "no device mark shows where collectives are issued: a device \
     with a slow backward pass looks like the devices that wait for it; PyTorch 2.15 or later has \
     the hooks";
@@ -123,6 +125,7 @@ pub fn note(note: &VerdictNote) -> String {
         ),
         VerdictNote::DevicesUnseen => DEVICES_UNSEEN.to_owned(),
         VerdictNote::StagesOfHosts => STAGES_OF_HOSTS.to_owned(),
+        VerdictNote::DevicesUncompared => DEVICES_UNCOMPARED.to_owned(),
         VerdictNote::DeviceIssuesUnseen => DEVICE_ISSUES_UNSEEN.to_owned(),
         VerdictNote::DevicesDiffer => DEVICES_DIFFER.to_owned(),
         VerdictNote::DevicesMayBeUnseen => DEVICES_MAY_BE_UNSEEN.to_owned(),

@@ -164,6 +164,8 @@ pub struct Trace {
     pub counters: Vec<Counter>,
     /// What was lost while it was read, in words.
     pub losses: Vec<String>,
+    /// Whether kernels that the host launched are missing: what the device did is unknown.
+    pub lacks_kernels: bool,
 }
 
 impl Trace {

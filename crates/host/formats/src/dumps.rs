@@ -106,7 +106,9 @@ impl<'a> Configured<'a> {
             });
             known.push(members);
         }
-        by_name.values_mut().for_each(Vec::sort);
+        for of_name in by_name.values_mut() {
+            of_name.sort();
+        }
         Self(by_name)
     }
 

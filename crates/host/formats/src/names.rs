@@ -5,11 +5,13 @@ use std::borrow::Cow;
 /// The operation of a kernel that is a collective, by its name; `None` if it is none.
 ///
 /// NCCL's kernels are called `ncclKernel_AllReduce_RING_LL_…` up to 2.18, later
-/// `ncclDevKernel_AllReduce_…` or `ncclDevKernel_Generic`; RCCL's alike.
+/// `ncclDevKernel_AllReduce_…`, `ncclSymkDevKernel_AllReduce_…` or `ncclDevKernel_Generic`; RCCL's alike.
+/// Others have the operation in their name as PyTorch writes it: `two_shot_all_reduce_kernel`.
 pub(crate) fn collective_of_kernel(name: &str) -> Option<String> {
     for prefix in [
         "ncclKernel_",
         "ncclDevKernel_",
+        "ncclSymkDevKernel_",
         "rcclKernel_",
         "rcclDevKernel_",
     ] {
@@ -25,9 +27,34 @@ pub(crate) fn collective_of_kernel(name: &str) -> Option<String> {
     // Traces of MTIA have collectives of this name.
     name.strip_prefix("hccl:")
         .or_else(|| name.strip_prefix("hccl_"))
-        // Another kernel of NCCL's is a collective of which the name does not tell the operation.
-        .or_else(|| name.starts_with("nccl").then_some(""))
+        .or_else(|| of_others(name))
         .map(str::to_owned)
+}
+
+/// The operation of a kernel in which ranks wait for one another, of whatever library; empty if its name
+/// does not tell it.
+fn of_others(name: &str) -> Option<&'static str> {
+    const OPERATIONS: [(&str, &str); 10] = [
+        ("all_reduce", "allreduce"),
+        ("allreduce", "allreduce"),
+        // Of vLLM, and of what was made of it.
+        ("cross_device_reduce", "allreduce"),
+        ("reduce_scatter", "reduce_scatter"),
+        ("reducescatter", "reduce_scatter"),
+        ("all_gather", "allgather"),
+        ("allgather", "allgather"),
+        ("all_to_all", "alltoall"),
+        ("alltoall", "alltoall"),
+        ("deep_ep::", ""),
+    ];
+    const LIBRARIES: [&str; 4] = ["nccl", "rccl", "mscclKernel", "oneccl"];
+    let named = name.replace("(anonymous namespace)", "");
+    // Parameters of a template may be named after anything.
+    let function = named.split(['<', '(']).next()?.to_ascii_lowercase();
+    let told = OPERATIONS.iter().find(|(part, _)| function.contains(part));
+    let is_of_library = || LIBRARIES.iter().any(|it| name.starts_with(it));
+    told.map(|(_, op)| *op)
+        .or_else(|| is_of_library().then_some(""))
 }
 
 /// A name without the addresses of objects in it: they differ from process to process.
@@ -80,6 +107,24 @@ mod tests {
             of("ncclDevKernel_Generic(ncclDevComm*)").as_deref(),
             Some("")
         );
+        let told = [
+            ("ncclSymkDevKernel_AllReduce_AGxLL_R_bf16(x)", "AllReduce"),
+            ("rcclGenericKernel<1, false>(x)", ""),
+            (
+                "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<x>()",
+                "allreduce",
+            ),
+            (
+                "void vllm::cross_device_reduce_2stage<half, 8>()",
+                "allreduce",
+            ),
+            ("void deep_ep::intranode::dispatch<8>(int4*)", ""),
+            ("oneccl_allgatherv_pcie", "allgather"),
+        ];
+        for (name, op) in told {
+            assert_eq!(of(name).as_deref(), Some(op), "{name}");
+        }
+        assert_eq!(of("void gemm<all_reduce_epilogue>()"), None);
         assert_eq!(of("hipLaunchKernel"), None);
         assert_eq!(of("void at::native::reduce_kernel<512, 1>()"), None);
     }

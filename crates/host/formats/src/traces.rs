@@ -8,7 +8,8 @@ use pattern::{PatternSettings, Resource, costliest};
 use trace::{Counter, Names, SliceKind, Trace, match_collectives, profile, rank_steps};
 use verdict::{Job, ProfiledRank, Settings};
 
-use crate::file_name::worded_rank;
+use crate::file_name::{worded, worded_rank};
+use crate::rank_logs::job_folder;
 use crate::{FormatError, Limits, Recording, load};
 
 /// What a profiler recorded of a rank, whole.
@@ -70,6 +71,7 @@ impl RankTrace {
             profile,
             steps,
             names,
+            lacks_kernels: trace.lacks_kernels,
         };
         Self {
             path: path.to_owned(),
@@ -105,10 +107,35 @@ impl RankTrace {
         costliest(worker, &profile.patterns, &profile.dictionary)
     }
 
-    /// The rank that the trace says it is of, or else its name.
-    fn said_rank(&self) -> Option<u32> {
-        self.trace.rank.or_else(|| worded_rank(&self.path))
+    /// The folder whose traces are of one job: the file's, or the one that has a folder for each rank.
+    pub fn folder(&self) -> PathBuf {
+        let own = job_folder(&self.path);
+        let is_of_rank = rank_folder(&self.path).is_some_and(|it| self.said_rank() == Some(it));
+        match own.parent() {
+            Some(all) if is_of_rank => job_folder(&all.join("rank")),
+            _ => own,
+        }
     }
+
+    /// The rank that the trace says it is of, or else its name or its folder's. A process that knew of no
+    /// others does not know its rank.
+    fn said_rank(&self) -> Option<u32> {
+        let Trace {
+            rank, world_size, ..
+        } = self.trace;
+        rank.filter(|_| world_size != Some(1))
+            .or_else(|| worded_rank(&self.path))
+            .or_else(|| rank_folder(&self.path))
+            .or(rank)
+    }
+}
+
+/// The rank whose folder a file is in: `rank_3/trace.json`.
+fn rank_folder(path: &Path) -> Option<u32> {
+    let name = path.parent()?.file_name()?.to_str()?;
+    let (rank, place) = worded(name, &["rank"])?;
+    let is_all = place.end == name.len() && name.to_ascii_lowercase().starts_with("rank");
+    is_all.then_some(rank)
 }
 
 /// Summarises the trace of a profile window; steps and costs are left to who ordered it.

@@ -6,6 +6,7 @@ mod compare;
 mod contradictions;
 mod doctor;
 mod export;
+mod foreign_traces;
 mod hangs;
 mod meetings;
 mod nccl;

@@ -9,6 +9,9 @@ use model::{Finding, FunctionFault, JobContext, LateArrivals, ProfileSummary};
 /// Share of a rank's collectives it must be late to for that alone to be an incident: on hosts that
 /// do several things at once everybody is late now and then.
 const LATE_SHARE: f64 = 0.75;
+/// Share of what the others waited that it may have waited itself, for the same: who is late where it
+/// counts may be on time to many that are short.
+const WAITED_SHARE: f64 = 0.25;
 
 /// What profiles said, once compared.
 #[derive(Debug, Default)]
@@ -84,8 +87,15 @@ impl Functions {
             .collectives
             .iter()
             .flat_map(|times| &times.ranks);
-        let mut ranks = ranks.filter(|times| late.ranks.contains(&times.rank));
-        ranks.all(|times| struck as f64 >= LATE_SHARE * times.collectives as f64)
+        let (mut ranks, others): (Vec<_>, Vec<_>) =
+            ranks.partition(|times| late.ranks.contains(&times.rank));
+        let mut waited_s: Vec<f64> = others.iter().map(|times| times.waited_s).collect();
+        let others_s = model::median(&mut waited_s).unwrap_or(0.0);
+        ranks.retain(|times| (struck as f64) < LATE_SHARE * times.collectives as f64);
+        ranks.iter().all(|times| {
+            // Without a common clock nobody is known to wait.
+            others_s > 0.0 && times.waited_s <= WAITED_SHARE * others_s
+        })
     }
 }
 

@@ -82,22 +82,42 @@ impl Job {
     }
 
     /// Whether nothing shows how hosts and devices go together, in a job where nothing else stands
-    /// out. Only hosts that run in a loop of their own are looked at: not what others recorded.
+    /// out.
     pub(super) fn hosts_may_run_ahead(&self) -> bool {
         let stages = &self.detectors.stages;
-        self.source.has_marks()
-            && stages.devices.hosts_may_run_ahead()
-            && stages.tracker.findings(self.context()).is_empty()
+        let may_run_ahead = if self.source.has_marks() {
+            stages.devices.hosts_may_run_ahead()
+        } else {
+            self.devices_are_uncompared()
+        };
+        may_run_ahead && stages.tracker.findings(self.context()).is_empty()
+    }
+
+    /// Whether profiles have devices, and no collective in which these wait for one another.
+    fn devices_are_uncompared(&self) -> bool {
+        self.detectors.functions.profiled.iter().any(|profiled| {
+            let times = profiled.summary.collectives.as_ref();
+            let ranks = &profiled.summary.ranks;
+            ranks.len() > 1
+                && ranks.iter().any(|rank| rank.device_idle_share.is_some())
+                && times.is_none_or(|times| times.matched == 0)
+        })
     }
 
     /// Ranks that are alone in their roles and were compared with nobody, of hosts that run in a loop
     /// of their own.
     pub(super) fn uncompared_ranks(&self) -> Vec<u32> {
-        let ranks = self.detectors.stages.across.uncompared();
-        ranks
-            .into_iter()
-            .filter(|_| self.source.has_marks())
-            .collect()
+        if self.source.has_marks() {
+            let ranks = self.detectors.stages.across.uncompared();
+            return ranks.into_iter().collect();
+        }
+        // A profile of one rank.
+        match self.detectors.functions.profiled.as_ref() {
+            Some(profiled) if profiled.summary.ranks.len() == 1 => {
+                profiled.summary.ranks.iter().map(|it| it.rank).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Devices that take longer than those of other roles from the first step on, which their parts of
@@ -142,7 +162,11 @@ impl Job {
                     VerdictNote::StagesOfHosts
                 })
             } else {
-                hosts_may_run_ahead.then_some(VerdictNote::DevicesMayBeUnseen)
+                hosts_may_run_ahead.then_some(if self.source.has_marks() {
+                    VerdictNote::DevicesMayBeUnseen
+                } else {
+                    VerdictNote::DevicesUncompared
+                })
             };
         };
         let incidents = self.detectors.stages.tracker.findings(self.context());

@@ -163,7 +163,8 @@ impl Job {
         );
         notes.extend(devices.differ().then_some(VerdictNote::DevicesDiffer));
         let ranks = self.uncompared_ranks();
-        notes.extend((!ranks.is_empty()).then_some(VerdictNote::Uncompared { ranks }));
+        let have_roles = !ranks.is_empty() && self.source.has_marks();
+        notes.extend(have_roles.then_some(VerdictNote::Uncompared { ranks }));
         notes.extend(
             self.unlike_devices()
                 .into_iter()

@@ -41,6 +41,8 @@ pub struct ProfiledRank {
     pub steps: Vec<RankStep>,
     /// Names of their stages.
     pub names: StageNames,
+    /// Whether kernels are missing that it launched: shares of its time are not known.
+    pub lacks_kernels: bool,
 }
 
 impl Job {
@@ -74,7 +76,9 @@ impl Job {
     pub(super) fn compare(&self, ranks: &[ProfiledRank], steps: (u64, u64)) -> Profiled {
         let mut profiled = Profiled::default();
         profiled.summary.ranks = ranks.iter().map(rank_profile).collect();
-        self.compare_functions(ranks, steps, &mut profiled);
+        // While what a device did was not recorded, its host seems to hold it up.
+        let whole: Vec<&ProfiledRank> = ranks.iter().filter(|it| !it.lacks_kernels).collect();
+        self.compare_functions(&whole, steps, &mut profiled);
         profiled
     }
 
@@ -194,7 +198,7 @@ impl Job {
 
     fn compare_functions(
         &self,
-        ranks: &[ProfiledRank],
+        ranks: &[&ProfiledRank],
         steps: (u64, u64),
         profiled: &mut Profiled,
     ) {
@@ -243,7 +247,7 @@ impl Job {
     /// incident for the same ranks, and functions of the host that cost most ranks much.
     fn function_faults(
         &self,
-        ranks: &[ProfiledRank],
+        ranks: &[&ProfiledRank],
         compared: &[Compared],
         dictionary: &Dictionary,
         steps: (u64, u64),

@@ -18,6 +18,11 @@ const MAX_SLICES: usize = 1 << 25;
 /// Tracks of one trace.
 const MAX_TRACKS: usize = 1 << 15;
 
+/// Part of the launched kernels from which on they are taken for all. Ours.
+const KERNELS_MIN: f64 = 0.9;
+/// A collective of which the name and the arguments of the kernel do not tell the operation.
+const UNNAMED: &str = "collective";
+
 /// Times from here on count from the epoch.
 pub(super) const YEAR_2000_NS: i64 = 946_684_800 * 1_000_000_000;
 
@@ -27,6 +32,8 @@ enum Category {
     Slices(SliceKind),
     /// Calls of the device's runtime: kept where the host waits in them.
     Runtime,
+    /// Annotations of the host, repeated where the device works them off.
+    OfDevice,
     Counters,
     Nothing,
 }
@@ -55,8 +62,8 @@ const CATEGORIES: [(&[u8], Category); 24] = [
     (b"mtia_ccp_events", Category::Slices(SliceKind::Kernel)),
     (b"hpu_op", Category::Slices(SliceKind::Kernel)),
     (b"collective_comm", Category::Slices(SliceKind::Collective)),
-    // Repeats the annotations of the host for the device: each `ProfilerStep#` would count twice.
-    (b"gpu_user_annotation", Category::Nothing),
+    // No slices: each `ProfilerStep#` would count twice.
+    (b"gpu_user_annotation", Category::OfDevice),
     (b"overhead", Category::Nothing),
 ];
 
@@ -72,6 +79,13 @@ pub(super) struct TraceBuilder {
     /// Bytes of a name as they stand in the file, and the name they are.
     names: FxHashMap<Box<[u8]>, (NameId, SliceKind)>,
     counters: BTreeMap<Resource, Vec<(i64, f32)>>,
+    /// Kernels, and launches of them by the runtime and by the driver.
+    kernels: u64,
+    launches: [u64; 2],
+    /// Operations of NCCL's by annotations, of a device's streams: track, begin, end, name.
+    on_streams: Vec<(u16, i64, i64, String)>,
+    /// The same of the host, as it issues them.
+    issued: Vec<(i64, String)>,
     pub(super) no_time: u64,
     pub(super) too_many: u64,
     scratch: Vec<u8>,
@@ -91,6 +105,12 @@ impl TraceBuilder {
         let kind = match category(event.category) {
             Category::Slices(kind) => kind,
             Category::Runtime if is_wait(event.name) => SliceKind::Wait,
+            Category::Runtime => {
+                let is_of_driver = event.category.ends_with(b"driver");
+                self.launches[usize::from(is_of_driver)] += u64::from(is_launch(event.name));
+                return;
+            }
+            Category::OfDevice => return self.annotate(event),
             _ => return,
         };
         let times = nanoseconds(event.at).zip(nanoseconds(event.took));
@@ -106,6 +126,12 @@ impl TraceBuilder {
             self.too_many += 1;
             return;
         };
+        self.kernels += u64::from(kind == SliceKind::Kernel);
+        if let SliceKind::Annotation | SliceKind::Op = kind
+            && let Some(op) = annotated(event.name)
+        {
+            self.issued.push((start_ns, op));
+        }
         // After the limits: names of events that are not kept take no memory.
         let (name, kind) = self.name(event.name, kind);
         let detail = match kind {
@@ -122,6 +148,54 @@ impl TraceBuilder {
             track,
             kind,
         });
+    }
+
+    /// Keeps which operation of NCCL's runs on a stream.
+    fn annotate(&mut self, event: &RawEvent<'_>) {
+        let times = nanoseconds(event.at).zip(nanoseconds(event.took));
+        if let (Some(op), Some((start_ns, took_ns))) = (annotated(event.name), times)
+            && self.on_streams.len() < MAX_SLICES
+            && let Some(track) = self.track(event.process, event.thread)
+        {
+            let end_ns = start_ns.saturating_add(took_ns.max(0));
+            self.on_streams.push((track, start_ns, end_ns, op));
+        }
+    }
+
+    /// Names collectives of which neither kernel nor arguments tell the operation: by what is written
+    /// over them on their stream, else by what the host issued, one after the other.
+    fn name_by_annotations(&mut self) {
+        let Trace {
+            slices, transfers, ..
+        } = &mut self.trace;
+        let collectives = slices.iter().filter(|it| it.kind == SliceKind::Collective);
+        let mut unnamed: Vec<&Slice> = collectives
+            .filter(|it| {
+                transfers
+                    .get(it.detail as usize)
+                    .is_some_and(|it| it.op == UNNAMED)
+            })
+            .collect();
+        unnamed.sort_by_key(|slice| slice.start_ns);
+        self.on_streams.sort();
+        self.issued.sort();
+        let one = self.issued.iter().all(|it| it.1 == self.issued[0].1);
+        let in_order = one || self.issued.len() == unnamed.len();
+        for (place, slice) in unnamed.into_iter().enumerate() {
+            let place = if one { 0 } else { place };
+            let issued = self.issued.get(place).filter(|_| in_order);
+            let before = self.on_streams.partition_point(|(track, start_ns, ..)| {
+                (*track, *start_ns) <= (slice.track, slice.start_ns)
+            });
+            let over = self.on_streams[..before]
+                .last()
+                .filter(|(track, _, end_ns, _)| *track == slice.track && slice.start_ns < *end_ns);
+            if let Some(op) = over.map(|it| &it.3).or(issued.map(|it| &it.1)) {
+                let transfer = &mut transfers[slice.detail as usize];
+                transfer.is_point_to_point = is_point_to_point(op);
+                transfer.op.clone_from(op);
+            }
+        }
     }
 
     /// The id of a name and what the slice is about, which the name can tell better than its
@@ -232,7 +306,7 @@ impl TraceBuilder {
             .map(str::to_owned)
             .or_else(|| collective_of_kernel(&name))
             .filter(|op| !op.is_empty())
-            .unwrap_or_else(|| "collective".to_owned());
+            .unwrap_or_else(|| UNNAMED.to_owned());
         let mut transfer = Transfer {
             op,
             ..Transfer::default()
@@ -259,8 +333,7 @@ impl TraceBuilder {
             _ => {}
         });
         transfer.bytes = elements.saturating_mul(element_bytes(&kind));
-        transfer.is_point_to_point =
-            matches!(transfer.op.as_str(), "send" | "recv" | "Send" | "Recv");
+        transfer.is_point_to_point = is_point_to_point(&transfer.op);
         // Splits differ over the ranks of an all-to-all, and sizes over those of a gather.
         let dense = [
             "all_reduce",
@@ -341,7 +414,17 @@ impl TraceBuilder {
     }
 
     pub(super) fn finish(mut self, shift_ns: i64) -> Trace {
+        self.name_by_annotations();
         let mut trace = self.trace;
+        let launched = self.launches.into_iter().max().unwrap_or(0);
+        // Some are launched at the end, and run when nothing is recorded any more.
+        if launched > 0 && (self.kernels as f64) < KERNELS_MIN * launched as f64 {
+            trace.lacks_kernels = true;
+            let lost = launched - self.kernels;
+            trace.losses.push(format!(
+                "{lost} of {launched} kernels that the host launched"
+            ));
+        }
         // The writer clamps times before its base to zero, and what is without a time has zero
         // too: where times count from long ago, nothing was recorded then.
         if shift_ns != 0
@@ -393,6 +476,22 @@ fn category(raw: &[u8]) -> Category {
         .iter()
         .find(|(name, _)| raw.eq_ignore_ascii_case(name))
         .map_or(Category::Nothing, |(_, category)| *category)
+}
+
+/// The operation in `nccl:all_reduce` or `nccl:send 0->1`.
+fn annotated(name: &[u8]) -> Option<String> {
+    let op = text(name.strip_prefix(b"nccl:")?).into_owned();
+    op.split(' ').next().map(str::to_owned)
+}
+
+fn is_point_to_point(op: &str) -> bool {
+    matches!(op, "send" | "recv" | "Send" | "Recv")
+}
+
+/// Whether the host launches a kernel in a call of its runtime.
+fn is_launch(name: &[u8]) -> bool {
+    // `cudaLaunchKernel`, `cuLaunchKernelEx`, `hipExtModuleLaunchKernel`.
+    memmem::find(name, b"LaunchKernel").is_some()
 }
 
 /// Whether the host waits for the device in a call of its runtime.
