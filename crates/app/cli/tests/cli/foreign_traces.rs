@@ -22,6 +22,8 @@ struct Job {
     annotation: Option<&'static str>,
     /// The rank of whose kernels only the first step's were recorded.
     cut: Option<u32>,
+    /// By how many microseconds the host of the slow rank takes longer, while its device works.
+    late_us: f64,
 }
 
 impl Job {
@@ -31,6 +33,7 @@ impl Job {
             excess: 0.5,
             annotation: None,
             cut: None,
+            late_us: 0.0,
         }
     }
 
@@ -60,13 +63,9 @@ impl Job {
             let none = json!({});
             let name = format!("ProfilerStep#{step}");
             event("user_annotation", &name, 7, [at, at + step_us - 1.0], &none);
-            event(
-                "user_annotation",
-                "## forward ##",
-                7,
-                [at, at + 900.0],
-                &none,
-            );
+            let late_us = if rank == SLOW { self.late_us } else { 0.0 };
+            let forward = [at, at + 900.0 + late_us];
+            event("user_annotation", "## forward ##", 7, forward, &none);
             let mut ready = [at + 100.0, at + 100.0 + 14_000.0 * own];
             let mut all = at + 100.0 + 14_000.0 * (1.0 + self.excess);
             for (place, (kernel, args)) in self.kernels.iter().enumerate() {
@@ -199,6 +198,17 @@ fn a_rank_whose_kernels_were_lost_is_not_to_blame() {
         said.contains("rank3.json: 20 of 24 kernels that the host launched"),
         "{said}"
     );
+}
+
+#[test]
+fn a_host_whose_device_has_work_meanwhile_holds_nobody_up() {
+    let job = Job {
+        excess: 0.0,
+        late_us: 6000.0,
+        ..Job::nccl("allreduce", "allreduce")
+    };
+    let said = job.verdict();
+    assert!(incidents(&said).is_empty(), "{said}");
 }
 
 #[test]

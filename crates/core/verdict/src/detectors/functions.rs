@@ -75,6 +75,18 @@ impl Functions {
         self.profiled = Some(profiled);
     }
 
+    /// The largest share of a profile in which the device of one of these ranks has nothing to do, if
+    /// each was recorded with its device.
+    pub(crate) fn device_idle(&self, ranks: &[u32]) -> Option<f64> {
+        let profiled = self.profiled.as_ref()?;
+        let idle = ranks.iter().map(|rank| {
+            let of_rank = profiled.summary.ranks.iter().find(|it| it.rank == *rank);
+            of_rank?.device_idle_share
+        });
+        let idle: Vec<f64> = idle.collect::<Option<_>>()?;
+        idle.into_iter().reduce(f64::max)
+    }
+
     /// Whether a rank is late to so many collectives that it needs no other evidence. Without
     /// profiles it always is: nothing else is known.
     pub(crate) fn is_constantly_late(&self, late: &LateArrivals) -> bool {

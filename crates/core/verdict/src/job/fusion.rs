@@ -32,6 +32,7 @@ impl Job {
     /// What each method found, numbered in its order.
     fn found(&self, context: JobContext<'_>) -> Vec<Finding> {
         let mut found = self.detectors.findings(context);
+        found.retain(|finding| !self.is_absorbed(finding));
         for (number, finding) in found.iter_mut().enumerate() {
             finding.number = number;
             if let Claim::LateToCollective(late) = &finding.claim {
@@ -41,7 +42,21 @@ impl Job {
         }
         found
     }
+
+    /// Whether a profile shows that a host is late and its device has work meanwhile.
+    fn is_absorbed(&self, finding: &Finding) -> bool {
+        let functions = &self.detectors.functions;
+        finding.origin == Origin::Stages
+            && !self.source.has_marks()
+            && functions
+                .device_idle(&finding.subject.ranks)
+                .is_some_and(|idle_share| idle_share < ABSORBED_SHARE * finding.cost.share)
+    }
 }
+
+/// Part of the time a host is late by in which its device must have nothing to do, for the lateness to
+/// cost anything. Ours.
+const ABSORBED_SHARE: f64 = 0.5;
 
 impl Witnesses for Job {
     fn profile_window(&self) -> Option<(u64, u64)> {
