@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use model::{Event, RankNs, RankStep, ReadBacks, ReadBacksOfLine, StageId, median};
+use model::{CollectiveOp, Event, RankNs, RankStep, ReadBacks, ReadBacksOfLine, StageId, median};
 
 use super::{DevicePoint, LAUNCH_S, RunAhead};
 
@@ -11,6 +11,9 @@ use super::{DevicePoint, LAUNCH_S, RunAhead};
 /// without being a read-back.
 const WAIT_LEAST_S: f64 = 1e-3;
 const WAIT_SHARE: f64 = 0.05;
+/// Run-ahead that a host may have again at the mark behind a barrier, in which it waits for its device
+/// whatever comes then. Ours: a crowded machine takes longer to launch than [`LAUNCH_S`].
+const BEHIND_BARRIER_S: f64 = 5e-4;
 /// Share of the times that it was ahead there in which this must be so: now and then a host works for
 /// just as long.
 const ALWAYS_SHARE: f64 = 0.8;
@@ -38,7 +41,7 @@ impl Place {
         median(&mut self.own_s.iter().copied().collect::<Vec<_>>())
     }
 
-    fn take(&mut self, ahead: RunAhead, host_s: f64, then: RunAhead) {
+    fn take(&mut self, ahead: RunAhead, host_s: f64, is_drained: bool) {
         if ahead.most_s < WAIT_LEAST_S {
             if self.own_s.is_empty() {
                 // Until now it was not known what of its time was work.
@@ -54,14 +57,15 @@ impl Place {
         }
         let waited = match self.own_s() {
             Some(own_s) => ahead.is_caught_up_in(host_s - own_s),
-            None => ahead.is_waited_for(host_s, then),
+            None => is_drained && ahead.is_caught_up_in(host_s),
         };
         self.ahead = self.ahead.saturating_add(1);
         self.waited = self.waited.saturating_add(u32::from(waited));
     }
 
-    /// How long a host waited that was ahead by so much, if it did.
-    fn waited_s(&self, ahead: RunAhead, host_s: f64, then: RunAhead) -> Option<f64> {
+    /// How long a host waited that was ahead by so much, if it did; `is_drained` says that it is not
+    /// ahead any more.
+    fn waited_s(&self, ahead: RunAhead, host_s: f64, is_drained: bool) -> Option<f64> {
         // Nothing is known of a place at which it was never ahead.
         let always =
             self.ahead > 0 && f64::from(self.waited) >= ALWAYS_SHARE * f64::from(self.ahead);
@@ -76,7 +80,7 @@ impl Place {
                     .min(ahead.most_s)
                     .min(host_s),
             ),
-            None => ahead.is_waited_for(host_s, then).then_some(host_s),
+            None => (is_drained && ahead.is_caught_up_in(host_s)).then_some(host_s),
         }
     }
 }
@@ -99,7 +103,7 @@ impl Waits {
             let [ahead, then] = [from, to].map(|point| point.run_ahead(offset_ns));
             let host_s = to.host.seconds_since(from.host);
             let place = self.0.entry(Self::place(from, to)).or_default();
-            place.take(ahead, host_s, then);
+            place.take(ahead, host_s, is_drained(from, then));
         }
     }
 
@@ -112,17 +116,23 @@ impl Waits {
     ) -> Option<f64> {
         let host_s = to.host.seconds_since(from.host);
         let place = self.0.get(&Self::place(from, to))?;
-        place.waited_s(ahead, host_s, then)
+        place.waited_s(ahead, host_s, is_drained(from, then))
     }
 }
 
-impl RunAhead {
-    /// Whether a host that was ahead by this much waited for its device in the `host_s` seconds behind
-    /// which it is ahead by `then`: until that had caught up, and no longer.
-    fn is_waited_for(self, host_s: f64, then: Self) -> bool {
-        then.least_s <= LAUNCH_S && self.is_caught_up_in(host_s)
-    }
+/// Whether a device has nothing left at the mark behind another, at which its host is ahead by `then`.
+fn is_drained(from: &DevicePoint, then: RunAhead) -> bool {
+    let is_barrier = matches!(&from.mark.event, Event::CollectiveIssue(issue)
+        if issue.op == CollectiveOp::BARRIER);
+    then.least_s
+        <= if is_barrier {
+            BEHIND_BARRIER_S
+        } else {
+            LAUNCH_S
+        }
+}
 
+impl RunAhead {
     /// Whether a device takes so many seconds to catch up with a host that was ahead by this much.
     fn is_caught_up_in(self, seconds: f64) -> bool {
         let least_s = (1.0 - WAIT_SHARE) * self.least_s;
@@ -256,6 +266,8 @@ impl Reads {
 
 #[cfg(test)]
 mod tests {
+    use model::{CollectiveIssue, Mark};
+
     use super::*;
 
     fn ahead(seconds: f64) -> RunAhead {
@@ -270,13 +282,13 @@ mod tests {
     fn place(times: &[(f64, f64)]) -> Place {
         let mut place = Place::default();
         for (lead_s, host_s) in times {
-            place.take(ahead(*lead_s), *host_s, ahead(0.004));
+            place.take(ahead(*lead_s), *host_s, false);
         }
         place
     }
 
     fn waited_s(place: &Place, lead_s: f64, host_s: f64) -> Option<f64> {
-        place.waited_s(ahead(lead_s), host_s, ahead(0.004))
+        place.waited_s(ahead(lead_s), host_s, false)
     }
 
     #[test]
@@ -296,6 +308,33 @@ mod tests {
         assert_eq!(waited_s(&works, 0.056, 0.056), None);
         let unknown = place(&[(0.017, 0.056), (0.0, 0.056)]);
         assert_eq!(waited_s(&unknown, 0.017, 0.056), None);
+    }
+
+    #[test]
+    fn a_host_waits_in_a_barrier_though_it_is_a_launch_ahead_again_behind_it() {
+        let mark = |op| Mark {
+            at: RankNs(0),
+            step: 1,
+            on_loop_thread: true,
+            event: Event::CollectiveIssue(CollectiveIssue {
+                op,
+                group: 1,
+                op_id: 0,
+                number: 0,
+                bytes: None,
+                element_bytes: 0,
+            }),
+        };
+        let point = |op| DevicePoint {
+            mark: mark(op),
+            stage: StageId(0),
+            host: RankNs(0),
+            device: RankNs(0),
+        };
+        let drained = |op, then_s| is_drained(&point(op), ahead(then_s));
+        assert!(drained(CollectiveOp::BARRIER, 3e-4));
+        assert!(!drained(CollectiveOp::ALLREDUCE, 3e-4));
+        assert!(!drained(CollectiveOp::BARRIER, 4e-3));
     }
 
     #[test]

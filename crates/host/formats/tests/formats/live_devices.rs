@@ -78,6 +78,22 @@ fn a_slow_device_of_a_tensor_group_is_named() {
     );
 }
 
+/// Hosts wait for their devices in a barrier, which is no read-back: what they take there is no work.
+#[test]
+fn a_late_loader_is_named_though_hosts_meet_in_a_barrier() {
+    let verdict = verdict_on("barrier_loader", |_| true);
+    let incident = only(&verdict);
+    let subject = &incident.subject;
+    assert_eq!(
+        (&subject.ranks[..], subject.stage.as_deref(), subject.side),
+        (&[1][..], Some("data.next_wait"), Some(Side::Host)),
+        "{}",
+        incident.text
+    );
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!((36.0..44.0).contains(&charged_ms), "{charged_ms} ms of 40");
+}
+
 /// Only steps with a checkpoint are struck, and these have other boundaries than the rest. The device that
 /// waits in its barrier is held up by its host, too.
 #[test]
