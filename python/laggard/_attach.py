@@ -408,7 +408,8 @@ def _patch_splits(c10d):
             try:
                 ranks = c10d._world.pg_group_ranks.get(group)
                 if ranks is not None and group not in _watched:
-                    _watch(group, ranks)
+                    desc = getattr(group, "group_desc", None)
+                    _on_group(c10d, group, len(ranks), group.rank(), ranks, group_desc=desc)
             except Exception as error:
                 _note(f"a process group is not watched: {error!r}")
             return group

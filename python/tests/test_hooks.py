@@ -677,12 +677,14 @@ def test_groups_that_are_cut_out_of_others_are_watched(hooks, python):
         dist.split_group(split_ranks=[[0, 0]])
     except ValueError as error:
         print(error)
+    dist.split_group(split_ranks=[[0]], group_desc="mesh_pp")
     named = [(name, members) for _, name, members in _attach._groups]
-    print(json.dumps([named, mine in _attach._watched]))
+    print(json.dumps([named, mine in _attach._watched, _attach._roles]))
     dist.destroy_process_group()
     """
-    named, is_watched = python(script, LAGGARD_HOOKS=hooks, **ALONE)
+    named, is_watched, roles = python(script, LAGGARD_HOOKS=hooks, **ALONE)
     assert ["mesh_tp", "0"] in named and is_watched == (hooks == "1")
+    assert roles == {"pp": 0}
 
 
 def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):

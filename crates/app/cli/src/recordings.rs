@@ -115,7 +115,7 @@ pub(crate) fn for_each_job(
     }
     let left = read_rank_logs(&mut snapshots, unknown.keys().cloned().collect());
     // After the bar, which the lines would tear apart.
-    for (in_folder, error) in left.iter().filter_map(|file| unknown.get(file)) {
+    for (in_folder, error) in left.iter().map(|file| &unknown[file]) {
         // A folder may hold anything; a file that somebody named is meant to be read.
         if !in_folder {
             return Err(refused(error));

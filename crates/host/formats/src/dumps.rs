@@ -114,11 +114,10 @@ impl<'a> Configured<'a> {
 
     /// The group that a rank calls so.
     fn group(&self, name: &'a str, rank: u32) -> Group<'a> {
-        let known = self.0.get(name).into_iter().flatten();
-        let which = known.take_while(|members| !members.contains(&rank)).count();
+        let known = self.0.get(name).map_or(&[][..], Vec::as_slice);
+        let others = known.iter().take_while(|members| !members.contains(&rank));
         // A rank that no other knows is in the only one, if it is the only one.
-        let is_one = self.0.get(name).is_none_or(|known| known.len() < 2);
-        (name, if is_one { 0 } else { which })
+        (name, if known.len() < 2 { 0 } else { others.count() })
     }
 
     /// Each group with its members.

@@ -48,12 +48,13 @@ fn of_others(name: &str) -> Option<&'static str> {
         ("deep_ep::", ""),
     ];
     const LIBRARIES: [&str; 4] = ["nccl", "rccl", "mscclKernel", "oneccl"];
-    let named = name.replace("(anonymous namespace)", "");
+    let plain = name.replace("(anonymous namespace)", "");
     // Parameters of a template may be named after anything.
-    let function = named.split(['<', '(']).next()?.to_ascii_lowercase();
-    let told = OPERATIONS.iter().find(|(part, _)| function.contains(part));
+    let function = plain.split(['<', '(']).next()?.to_ascii_lowercase();
+    let named = OPERATIONS.iter().find(|(part, _)| function.contains(part));
     let is_of_library = || LIBRARIES.iter().any(|it| name.starts_with(it));
-    told.map(|(_, op)| *op)
+    named
+        .map(|(_, op)| *op)
         .or_else(|| is_of_library().then_some(""))
 }
 
@@ -107,7 +108,7 @@ mod tests {
             of("ncclDevKernel_Generic(ncclDevComm*)").as_deref(),
             Some("")
         );
-        let told = [
+        let others = [
             ("ncclSymkDevKernel_AllReduce_AGxLL_R_bf16(x)", "AllReduce"),
             ("rcclGenericKernel<1, false>(x)", ""),
             (
@@ -121,7 +122,7 @@ mod tests {
             ("void deep_ep::intranode::dispatch<8>(int4*)", ""),
             ("oneccl_allgatherv_pcie", "allgather"),
         ];
-        for (name, op) in told {
+        for (name, op) in others {
             assert_eq!(of(name).as_deref(), Some(op), "{name}");
         }
         assert_eq!(of("void gemm<all_reduce_epilogue>()"), None);

@@ -1,6 +1,6 @@
 //! Logs that one rank each writes, where only their places say which.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::SnapshotPart;
@@ -50,45 +50,54 @@ fn of_torchrun(path: &Path) -> Option<(&Path, u32)> {
 /// The folder whose files are those of one job: the file's, or the one in which torchrun gives each
 /// process a folder.
 pub fn job_folder(file: &Path) -> PathBuf {
-    let own = file.parent().filter(|it| !it.as_os_str().is_empty());
-    let folder = of_torchrun(file).map(|(attempt, _)| attempt).or(own);
-    // Of a bare name it is empty, and would leave the job without one.
-    folder.unwrap_or(Path::new(".")).to_owned()
+    let torchruns = of_torchrun(file).map(|(attempt, _)| attempt);
+    named(torchruns.or(file.parent()).unwrap_or(file))
 }
 
-/// Reads logs again that one rank each writes, now that it is known whose they are, among the `parts` of
-/// jobs and files that were `refused`, as nothing in them told a rank. Gives those that still are.
+/// A folder under a name: that of a bare file is empty, and would leave a job without one.
+pub(crate) fn named(folder: &Path) -> PathBuf {
+    if folder.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        folder.to_owned()
+    }
+}
+
+/// Reads logs again that one rank each writes, now that it is known whose they are: among the `parts` of
+/// jobs, and the files that were `refused` because none of their lines names a rank. Returns those that
+/// remain refused.
 ///
 /// Numbers in names are ranks if logs say so in their lines: all that name a rank name one, as far
-/// from their number as all others, and more than one does. Where no two do, names must tell ranks in words.
+/// from their number as all others, and more than one does. Where no two do, names must say `rank`.
 pub fn read_rank_logs(
     parts: &mut BTreeMap<PathBuf, Vec<(PathBuf, SnapshotPart)>>,
-    mut refused: Vec<PathBuf>,
-) -> Vec<PathBuf> {
+    mut refused: BTreeSet<PathBuf>,
+) -> BTreeSet<PathBuf> {
     let mut families: BTreeMap<(PathBuf, String), Family> = BTreeMap::new();
-    let logs = parts.values().flatten().filter(|(_, part)| part.is_log());
-    let known = logs.map(|(file, part)| (file, part.printer()));
-    for (file, printer) in known.chain(refused.iter().map(|file| (file, None))) {
+    let logs = parts
+        .values()
+        .flatten()
+        .filter_map(|(file, part)| Some((file, part.printers()?)));
+    let none = BTreeSet::new();
+    for (file, printers) in logs.chain(refused.iter().map(|file| (file, &none))) {
         if let Some(numbered) = Numbered::of(file) {
             let family = families.entry(numbered.family).or_default();
-            family.add(file, numbered.number, numbered.is_rank, printer);
+            family.add(file, numbered.number, numbered.is_rank, printers);
         }
     }
-    for family in families.into_values() {
-        let Some(ranks) = family.ranks() else {
-            continue;
-        };
-        for (file, rank) in ranks {
-            let Some(part) = rank_log(file, rank) else {
-                continue;
-            };
-            refused.retain(|it| it != file);
-            let of_job = parts.entry(job_folder(file)).or_default();
-            match of_job.iter_mut().find(|(known, _)| known == file) {
-                Some(known) => known.1 = part,
-                None => of_job.push((file.clone(), part)),
-            }
+    let ranks = families.values().filter_map(Family::ranks).flatten();
+    let mut read: BTreeMap<&PathBuf, SnapshotPart> = ranks
+        .filter_map(|(file, rank)| Some((file, rank_log(file, rank)?)))
+        .collect();
+    for (file, part) in parts.values_mut().flatten() {
+        if let Some(again) = read.remove(&*file) {
+            *part = again;
         }
+    }
+    for (file, part) in read {
+        refused.remove(file);
+        let of_job = parts.entry(job_folder(file)).or_default();
+        of_job.push((file.clone(), part));
     }
     refused
 }
@@ -98,30 +107,31 @@ pub fn read_rank_logs(
 struct Family {
     logs: Vec<(PathBuf, u32)>,
     are_ranks: bool,
-    /// How far the rank that a log names is from its number; `None` where one names several.
-    apart: Vec<Option<i64>>,
+    /// How far the ranks that lines name are from the number of their log: of several in one log no two
+    /// are alike.
+    apart: Vec<i64>,
 }
 
 impl Family {
-    fn add(&mut self, file: &Path, number: u32, is_rank: bool, printer: Option<Result<u32, ()>>) {
+    fn add(&mut self, file: &Path, number: u32, is_rank: bool, printers: &BTreeSet<u32>) {
         self.logs.push((file.to_owned(), number));
         self.are_ranks |= is_rank;
-        let apart = |rank: u32| i64::from(rank) - i64::from(number);
-        self.apart.extend(printer.map(|rank| rank.ok().map(apart)));
+        let ranks = printers.iter().copied().map(i64::from);
+        self.apart
+            .extend(ranks.map(|rank| rank - i64::from(number)));
     }
 
     /// Each log with the rank that writes it, if that is known of all.
     fn ranks(&self) -> Option<impl Iterator<Item = (&PathBuf, u32)>> {
-        let first = match self.apart.first() {
-            Some(apart) => (*apart)?,
-            None => self.are_ranks.then_some(0)?,
+        let apart = match self.apart[..] {
+            [] | [_] if !self.are_ranks => return None,
+            [] => 0,
+            [first, ..] => first,
         };
-        let is_known = self.logs.len() > 1
-            && (self.are_ranks || self.apart.len() > 1)
-            && self.apart.iter().all(|it| *it == Some(first));
+        let is_known = self.logs.len() > 1 && self.apart.iter().all(|it| *it == apart);
         is_known.then(|| {
             self.logs.iter().filter_map(move |(file, number)| {
-                Some((file, u32::try_from(i64::from(*number) + first).ok()?))
+                Some((file, u32::try_from(i64::from(*number) + apart).ok()?))
             })
         })
     }
@@ -132,29 +142,29 @@ mod tests {
     use super::*;
 
     /// The ranks of logs, by the number of each and what its lines say.
-    fn ranks(are_ranks: bool, logs: &[(u32, Option<Result<u32, ()>>)]) -> Option<Vec<u32>> {
+    fn ranks(are_ranks: bool, logs: &[(u32, &[u32])]) -> Option<Vec<u32>> {
         let mut family = Family::default();
-        for (number, printer) in logs {
-            family.add(Path::new("a"), *number, are_ranks, *printer);
+        for (number, printers) in logs {
+            let printers = printers.iter().copied().collect();
+            family.add(Path::new("a"), *number, are_ranks, &printers);
         }
         Some(family.ranks()?.map(|(_, rank)| rank).collect())
     }
 
     #[test]
     fn numbers_are_ranks_where_lines_or_words_say_so() {
-        let said = |rank| Some(Ok(rank));
-        let two = [(0, said(0)), (1, None), (2, said(2))];
+        let two: [(u32, &[u32]); 3] = [(0, &[0]), (1, &[]), (2, &[2])];
         assert_eq!(ranks(false, &two), Some(vec![0, 1, 2]));
         // The second host of a job: torchrun counts its processes from 0.
-        let second = [(0, said(8)), (1, said(9)), (2, None)];
+        let second: [(u32, &[u32]); 3] = [(0, &[8]), (1, &[9]), (2, &[])];
         assert_eq!(ranks(true, &second), Some(vec![8, 9, 10]));
-        let unsaid = [(0, None), (1, None)];
+        let unsaid: [(u32, &[u32]); 2] = [(0, &[]), (1, &[])];
         assert_eq!(ranks(true, &unsaid), Some(vec![0, 1]));
         assert_eq!(ranks(false, &unsaid), None);
         // Runs, of which each has a rank 0, or hosts with several ranks each.
-        assert_eq!(ranks(false, &[(0, said(0)), (1, None)]), None);
-        assert_eq!(ranks(true, &[(0, said(0)), (1, said(0))]), None);
-        assert_eq!(ranks(true, &[(0, Some(Err(()))), (1, Some(Err(())))]), None);
+        assert_eq!(ranks(false, &[(0, &[0]), (1, &[])]), None);
+        assert_eq!(ranks(true, &[(0, &[0]), (1, &[0])]), None);
+        assert_eq!(ranks(true, &[(0, &[0, 1]), (1, &[2, 3])]), None);
     }
 
     #[test]

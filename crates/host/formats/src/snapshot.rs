@@ -107,15 +107,10 @@ impl SnapshotPart {
         Self(PartContent::Watchdog(Box::new(log)))
     }
 
-    /// Whether it is what ranks printed.
-    pub(crate) fn is_log(&self) -> bool {
-        matches!(self.0, PartContent::Watchdog(_))
-    }
-
-    /// The rank that a log's lines name; an error if they name several.
-    pub(crate) fn printer(&self) -> Option<Result<u32, ()>> {
+    /// The ranks that the lines of a log name; `None` of anything else.
+    pub(crate) fn printers(&self) -> Option<&BTreeSet<u32>> {
         match &self.0 {
-            PartContent::Watchdog(log) => log.printer(),
+            PartContent::Watchdog(log) => Some(log.printers()),
             _ => None,
         }
     }

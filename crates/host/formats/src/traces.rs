@@ -9,7 +9,7 @@ use trace::{Counter, Names, SliceKind, Trace, match_collectives, profile, rank_s
 use verdict::{Job, ProfiledRank, Settings};
 
 use crate::file_name::{worded, worded_rank};
-use crate::rank_logs::job_folder;
+use crate::rank_logs::{job_folder, named};
 use crate::{FormatError, Limits, Recording, load};
 
 /// What a profiler recorded of a rank, whole.
@@ -112,7 +112,7 @@ impl RankTrace {
         let own = job_folder(&self.path);
         let is_of_rank = rank_folder(&self.path).is_some_and(|it| self.said_rank() == Some(it));
         match own.parent() {
-            Some(all) if is_of_rank => job_folder(&all.join("rank")),
+            Some(all) if is_of_rank => named(all),
             _ => own,
         }
     }

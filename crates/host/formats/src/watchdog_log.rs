@@ -195,15 +195,13 @@ impl WatchdogLog {
         }
     }
 
-    /// The one rank that its lines name; an error if they name several, nothing if none does.
-    pub(crate) fn printer(&self) -> Option<Result<u32, ()>> {
-        let mut printers = self.printers.iter().copied();
-        match (printers.next(), printers.next()) {
-            (Some(rank), None) => Some(Ok(rank)),
-            (Some(_), Some(_)) => Some(Err(())),
-            // Before PyTorch 2.2 lines have only the place in a group.
-            (None, _) if self.ranks.len() == 1 => self.ranks.first().copied().map(Ok),
-            (None, _) => None,
+    /// The ranks whose lines are in it, as far as these say so.
+    pub(crate) fn printers(&self) -> &BTreeSet<u32> {
+        // Before PyTorch 2.2 lines have only the place in a group.
+        if self.printers.is_empty() && self.ranks.len() == 1 {
+            &self.ranks
+        } else {
+            &self.printers
         }
     }
 

@@ -124,12 +124,12 @@ impl Waits {
 fn is_drained(from: &DevicePoint, then: RunAhead) -> bool {
     let is_barrier = matches!(&from.mark.event, Event::CollectiveIssue(issue)
         if issue.op == CollectiveOp::BARRIER);
-    then.least_s
-        <= if is_barrier {
-            BEHIND_BARRIER_S
-        } else {
-            LAUNCH_S
-        }
+    let left_s = if is_barrier {
+        BEHIND_BARRIER_S
+    } else {
+        LAUNCH_S
+    };
+    then.least_s <= left_s
 }
 
 impl RunAhead {

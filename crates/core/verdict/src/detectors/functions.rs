@@ -99,14 +99,14 @@ impl Functions {
             .collectives
             .iter()
             .flat_map(|times| &times.ranks);
-        let (mut ranks, others): (Vec<_>, Vec<_>) =
+        let (ranks, others): (Vec<_>, Vec<_>) =
             ranks.partition(|times| late.ranks.contains(&times.rank));
         let mut waited_s: Vec<f64> = others.iter().map(|times| times.waited_s).collect();
         let others_s = model::median(&mut waited_s).unwrap_or(0.0);
-        ranks.retain(|times| (struck as f64) < LATE_SHARE * times.collectives as f64);
         ranks.iter().all(|times| {
-            // Without a common clock nobody is known to wait.
-            others_s > 0.0 && times.waited_s <= WAITED_SHARE * others_s
+            struck as f64 >= LATE_SHARE * times.collectives as f64
+                // Without a common clock nobody is known to wait.
+                || others_s > 0.0 && times.waited_s <= WAITED_SHARE * others_s
         })
     }
 }

@@ -11,6 +11,10 @@ use schedule::Worked;
 
 use super::Job;
 
+/// Part of the time a host is late by in which its device must have nothing to do, for the lateness to
+/// cost anything. Ours.
+const ABSORBED_SHARE: f64 = 0.5;
+
 impl Job {
     /// A hang first, then what costs most; then what was found before the job was started again.
     pub(super) fn findings(&self) -> Vec<Finding> {
@@ -53,10 +57,6 @@ impl Job {
                 .is_some_and(|idle_share| idle_share < ABSORBED_SHARE * finding.cost.share)
     }
 }
-
-/// Part of the time a host is late by in which its device must have nothing to do, for the lateness to
-/// cost anything. Ours.
-const ABSORBED_SHARE: f64 = 0.5;
 
 impl Witnesses for Job {
     fn profile_window(&self) -> Option<(u64, u64)> {
