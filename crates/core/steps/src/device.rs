@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    Block, BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, Meeting,
-    RankNs, RankStep, ReadBacks, StageId,
+    BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, Meeting, RankNs,
+    RankStep, ReadBacks, StageId,
 };
 
 use self::reads::{Reads, Waits};
@@ -407,17 +407,14 @@ impl DeviceClock {
         let steps = DeliveredSteps::new(None, &device, ranks);
         // Devices meet where streams join, not where hosts issue, so their own times choose the
         // cut.
-        let chosen = choose_device_cut(&steps);
+        let held_up = |cut| are_held_up(&sampled, ranks, cut).unwrap_or(false);
+        let chosen = choose_device_cut(&steps, held_up);
         let (mut cut, mut meeting) = (chosen.cut, chosen.meeting);
-        let mut window = build_cut(steps, ranks, cut)?;
-        if let Some(issued) = chosen.unrecorded.filter(|_| meeting == Meeting::Seen) {
-            let bound_s = durations_s(&sampled, StepClock::HostBoundLeast, ranks, cut)?;
-            let read_s = durations_s(&sampled, StepClock::Reading, ranks, cut)?;
-            if are_held_up(&window.blocks, &bound_s, &read_s) {
-                (cut, meeting) = (issued, Meeting::Issued);
-                window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
-            }
+        let seen = chosen.unrecorded.filter(|_| meeting == Meeting::Seen);
+        if let Some(issued) = seen.filter(|_| held_up(cut)) {
+            (cut, meeting) = (issued, Meeting::Issued);
         }
+        let mut window = build_cut(steps, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.
         window.incomplete_steps = 0;
@@ -480,22 +477,34 @@ fn plane(sampled: &SampledSteps, clock: StepClock) -> Vec<JobStep> {
 }
 
 /// Whether the devices that seem to wait for others in the segment that ends at the cut mostly have
-/// nothing to do: their hosts hold them up, and read nothing back.
-fn are_held_up(blocks: &[Block], bound_s: &[Vec<f64>], read_s: &[Vec<f64>]) -> bool {
+/// nothing to do: their hosts hold them up, and do not read back meanwhile.
+fn are_held_up(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<bool> {
+    let device = plane(sampled, StepClock::Device);
+    let window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
+    let on = |clock| durations_s(sampled, clock, ranks, cut);
+    let bound_s = on(StepClock::HostBoundLeast)?;
+    let read_s = on(StepClock::Reading)?;
+    let after_s = on(StepClock::AfterRead)?;
     let (mut longer_s, mut held_s) = (0.0, 0.0);
-    for ((block, bound_s), read_s) in blocks.iter().zip(bound_s).zip(read_s) {
+    for (at, block) in window.blocks.iter().enumerate() {
         for (row, (_, took_s)) in block.rows().enumerate() {
             let last = took_s.len().saturating_sub(block.ranks);
             let least_s = took_s[last..].iter().copied().fold(f64::INFINITY, f64::min);
-            for (at, took_s) in took_s.iter().enumerate().skip(last) {
-                let cell = row * block.boundaries.len() * block.ranks + at;
+            for (of_row, took_s) in took_s.iter().enumerate().skip(last) {
+                let cell = row * block.boundaries.len() * block.ranks + of_row;
                 let more_s = took_s - least_s;
+                // What it waits for while its host reads back may be another device.
+                let bound_s = if read_s[at][cell] > 0.0 {
+                    bound_s[at][cell].min(after_s[at][cell])
+                } else {
+                    bound_s[at][cell]
+                };
                 longer_s += more_s;
-                held_s += (bound_s[cell] - read_s[cell]).min(more_s).max(0.0);
+                held_s += bound_s.min(more_s);
             }
         }
     }
-    held_s > HELD_SHARE * longer_s
+    Some(held_s > HELD_SHARE * longer_s)
 }
 
 /// By block, what segments take on one of the clocks of the steps.

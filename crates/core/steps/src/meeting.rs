@@ -132,12 +132,16 @@ fn choose_with(
 
 /// The same for devices. These may meet in an earlier stage, in which they use at once what a
 /// collective brings, as in a tensor-parallel forward pass, and be apart where the last collectives
-/// are issued. That cut is preferred if much more lateness vanishes there.
+/// are issued. That cut is preferred if much more lateness vanishes there, or if devices only seem to
+/// wait for others at the one that is chosen: `are_held_up` says that their hosts hold them up there.
 /// Where they lose exactly what they are early by behind the last issue, that they meet there is certain.
 ///
 /// # Source
 /// Ours: docs/math/device.md.
-pub(crate) fn choose_device_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
+pub(crate) fn choose_device_cut(
+    steps: &DeliveredSteps<'_>,
+    are_held_up: impl Fn(Cut) -> bool,
+) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let is_exact = |issued: &CandidateCut| issued.is_exact(ranks);
     let chosen = choose_with(steps, &mut OwnClocks::default(), is_exact);
@@ -152,7 +156,11 @@ pub(crate) fn choose_device_cut(steps: &DeliveredSteps<'_>) -> ChosenCut {
         .map(|cut| CandidateCut::measured(cut, steps, &[], ranks));
     let seen = candidates.filter(|it| it.is_seen(ranks <= FEW_RANKS) && !it.is_unexplained());
     let best = seen.max_by(|one, other| one.met_s().total_cmp(&other.met_s()));
-    match best.filter(|best| met_s < FIRST_SHARE * best.met_s()) {
+    let is_preferred = |best: &CandidateCut| {
+        let is_more = met_s < FIRST_SHARE * best.met_s();
+        is_more || (are_held_up(chosen.cut) && !are_held_up(best.cut))
+    };
+    match best.filter(is_preferred) {
         Some(best) => ChosenCut {
             cut: best.cut,
             meeting: Meeting::Seen,
@@ -687,7 +695,7 @@ mod tests {
         }
         let steps = steps_of(["D0", "D1", "K", "B0", "K", "B1", "O1"], &took_ms);
         let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1]);
-        let chosen = choose_device_cut(&steps);
+        let chosen = choose_device_cut(&steps, |_| false);
         assert_eq!(chosen.cut, Cut::After(MarkKind::BackwardBegin));
         assert_eq!(chosen.meeting, Meeting::Seen);
     }

@@ -12,7 +12,8 @@ use super::{DevicePoint, LAUNCH_S, RunAhead};
 const WAIT_LEAST_S: f64 = 1e-3;
 const WAIT_SHARE: f64 = 0.05;
 /// Run-ahead that a host may have again at the mark behind a barrier, in which it waits for its device
-/// whatever comes then. Ours: a crowded machine takes longer to launch than [`LAUNCH_S`].
+/// whatever comes then, or [`WAIT_SHARE`] of what it was ahead by. Ours: a crowded machine takes longer
+/// to launch than [`LAUNCH_S`].
 const BEHIND_BARRIER_S: f64 = 5e-4;
 /// Share of the times that it was ahead there in which this must be so: now and then a host works for
 /// just as long.
@@ -41,7 +42,7 @@ impl Place {
         median(&mut self.own_s.iter().copied().collect::<Vec<_>>())
     }
 
-    fn take(&mut self, ahead: RunAhead, host_s: f64, is_drained: bool) {
+    fn take(&mut self, ahead: RunAhead, host_s: f64, seems_to_wait: bool) {
         if ahead.most_s < WAIT_LEAST_S {
             if self.own_s.is_empty() {
                 // Until now it was not known what of its time was work.
@@ -57,15 +58,14 @@ impl Place {
         }
         let waited = match self.own_s() {
             Some(own_s) => ahead.is_caught_up_in(host_s - own_s),
-            None => is_drained && ahead.is_caught_up_in(host_s),
+            None => seems_to_wait,
         };
         self.ahead = self.ahead.saturating_add(1);
         self.waited = self.waited.saturating_add(u32::from(waited));
     }
 
-    /// How long a host waited that was ahead by so much, if it did; `is_drained` says that it is not
-    /// ahead any more.
-    fn waited_s(&self, ahead: RunAhead, host_s: f64, is_drained: bool) -> Option<f64> {
+    /// How long a host waited that was ahead by so much, if it did.
+    fn waited_s(&self, ahead: RunAhead, host_s: f64, seems_to_wait: bool) -> Option<f64> {
         // Nothing is known of a place at which it was never ahead.
         let always =
             self.ahead > 0 && f64::from(self.waited) >= ALWAYS_SHARE * f64::from(self.ahead);
@@ -80,7 +80,7 @@ impl Place {
                     .min(ahead.most_s)
                     .min(host_s),
             ),
-            None => (is_drained && ahead.is_caught_up_in(host_s)).then_some(host_s),
+            None => seems_to_wait.then_some(host_s.min(ahead.caught_up_s())),
         }
     }
 }
@@ -103,7 +103,7 @@ impl Waits {
             let [ahead, then] = [from, to].map(|point| point.run_ahead(offset_ns));
             let host_s = to.host.seconds_since(from.host);
             let place = self.0.entry(Self::place(from, to)).or_default();
-            place.take(ahead, host_s, is_drained(from, then));
+            place.take(ahead, host_s, seems_to_wait(from, [ahead, then], host_s));
         }
     }
 
@@ -116,28 +116,33 @@ impl Waits {
     ) -> Option<f64> {
         let host_s = to.host.seconds_since(from.host);
         let place = self.0.get(&Self::place(from, to))?;
-        place.waited_s(ahead, host_s, is_drained(from, then))
+        place.waited_s(ahead, host_s, seems_to_wait(from, [ahead, then], host_s))
     }
 }
 
-/// Whether a device has nothing left at the mark behind another, at which its host is ahead by `then`.
-fn is_drained(from: &DevicePoint, then: RunAhead) -> bool {
+/// Whether a host loses all its lead from one mark to the next, by waiting for its device. It takes
+/// exactly as long as its lead was, except in a barrier: there it waits in any case, and then for the
+/// others.
+fn seems_to_wait(from: &DevicePoint, [ahead, then]: [RunAhead; 2], host_s: f64) -> bool {
     let is_barrier = matches!(&from.mark.event, Event::CollectiveIssue(issue)
         if issue.op == CollectiveOp::BARRIER);
-    let left_s = if is_barrier {
-        BEHIND_BARRIER_S
-    } else {
-        LAUNCH_S
-    };
-    then.least_s <= left_s
+    if is_barrier {
+        let left_s = BEHIND_BARRIER_S.max(WAIT_SHARE * ahead.least_s);
+        return ahead.least_s >= WAIT_LEAST_S && then.least_s <= left_s;
+    }
+    then.least_s <= LAUNCH_S && ahead.is_caught_up_in(host_s)
 }
 
 impl RunAhead {
     /// Whether a device takes so many seconds to catch up with a host that was ahead by this much.
     fn is_caught_up_in(self, seconds: f64) -> bool {
         let least_s = (1.0 - WAIT_SHARE) * self.least_s;
-        let most_s = (1.0 + WAIT_SHARE) * self.most_s + LAUNCH_S;
-        self.least_s >= WAIT_LEAST_S && (least_s..=most_s).contains(&seconds)
+        self.least_s >= WAIT_LEAST_S && (least_s..=self.caught_up_s()).contains(&seconds)
+    }
+
+    /// How long that takes at most, in seconds.
+    fn caught_up_s(self) -> f64 {
+        (1.0 + WAIT_SHARE) * self.most_s + LAUNCH_S
     }
 }
 
@@ -331,10 +336,14 @@ mod tests {
             host: RankNs(0),
             device: RankNs(0),
         };
-        let drained = |op, then_s| is_drained(&point(op), ahead(then_s));
-        assert!(drained(CollectiveOp::BARRIER, 3e-4));
-        assert!(!drained(CollectiveOp::ALLREDUCE, 3e-4));
-        assert!(!drained(CollectiveOp::BARRIER, 4e-3));
+        let waits =
+            |op, then_s, host_s| seems_to_wait(&point(op), [ahead(0.040), ahead(then_s)], host_s);
+        assert!(waits(CollectiveOp::BARRIER, 3e-4, 0.040));
+        assert!(!waits(CollectiveOp::ALLREDUCE, 3e-4, 0.040));
+        assert!(!waits(CollectiveOp::BARRIER, 4e-3, 0.040));
+        // The others are later than its device is.
+        assert!(waits(CollectiveOp::BARRIER, 1e-4, 0.048));
+        assert!(!waits(CollectiveOp::ALLREDUCE, 1e-4, 0.048));
     }
 
     #[test]

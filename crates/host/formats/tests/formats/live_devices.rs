@@ -94,6 +94,31 @@ fn a_late_loader_is_named_though_hosts_meet_in_a_barrier() {
     assert!((36.0..44.0).contains(&charged_ms), "{charged_ms} ms of 40");
 }
 
+/// A script whose loader and model are not marked: its steps begin in the backward pass, where ranks are
+/// apart. The other device waits for the late batch behind the first all-reduce, and is not slow.
+#[test]
+fn a_rank_that_waits_for_a_batch_of_the_step_before_is_not_named_for_it() {
+    let verdict = verdict_on("unmarked_loader", |_| true);
+    let incident = only(&verdict);
+    let subject = &incident.subject;
+    let found = (&subject.ranks[..], subject.side);
+    assert_eq!(found, (&[1][..], Some(Side::Host)), "{}", incident.text);
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!((36.0..44.0).contains(&charged_ms), "{charged_ms} ms of 40");
+}
+
+/// Its barrier takes up to 9 ms longer than each host has to wait for its device.
+#[test]
+fn a_slow_device_is_named_though_hosts_wait_for_each_other_too() {
+    let verdict = verdict_on("unmarked_device", |_| true);
+    let incident = only(&verdict);
+    let subject = &incident.subject;
+    let found = (&subject.ranks[..], subject.side);
+    assert_eq!(found, (&[1][..], Some(Side::Device)), "{}", incident.text);
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!((27.0..33.0).contains(&charged_ms), "{charged_ms} ms of 30");
+}
+
 /// Only steps with a checkpoint are struck, and these have other boundaries than the rest. The device that
 /// waits in its barrier is held up by its host, too.
 #[test]
