@@ -5,14 +5,16 @@ mod level;
 mod steady;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use model::{BlockPlace, BlockTime, Pass, Side};
 
 use crate::judge::{
     Done, HeldUp, Judge, Measure, PipelineRanks, PlaceKey, RankIteration, key_of_place,
 };
+use crate::own_work::{OwnWork, RunParts};
 use crate::watch::MAX_BLOCKS;
-use crate::{ScheduleSettings, SlowBlock, Watch};
+use crate::{ScheduleSettings, SlowBlock, Watch, Worked};
 use launches::Launches;
 use level::Level;
 use steady::{OwnTimes, Steady, Struck};
@@ -77,6 +79,37 @@ pub struct DeviceWatch {
     steady: Steady,
     /// Of iterations that were looked at since these were last taken.
     steps: Vec<u32>,
+    work: SampledWork,
+}
+
+/// What devices took for their blocks in each part of a run.
+#[derive(Debug, Default)]
+struct SampledWork {
+    parts: RunParts,
+    by_rank: BTreeMap<u32, OwnWork>,
+    /// How many steps were looked at.
+    looked: OwnWork,
+    last_step: u64,
+}
+
+impl SampledWork {
+    fn add(&mut self, step: u64, timed: &BTreeMap<u32, TimedIteration>) {
+        while !self.parts.have(step) {
+            self.parts.double();
+            self.by_rank.values_mut().for_each(OwnWork::join);
+            self.looked.join();
+        }
+        // Of several iterations of a step each counts for its work, and the first for the step.
+        if self.last_step < step || self.by_rank.is_empty() {
+            self.looked.add(self.parts, step, 1.0);
+            self.last_step = step;
+        }
+        for (rank, timed) in timed {
+            let took_s = timed.done.blocks.iter().map(Done::took_s).sum();
+            let work = self.by_rank.entry(*rank).or_default();
+            work.add(self.parts, step, took_s);
+        }
+    }
 }
 
 /// Of ranks' blocks.
@@ -136,6 +169,7 @@ impl DeviceWatch {
             launches: Launches::default(),
             steady: Steady::default(),
             steps: Vec::new(),
+            work: SampledWork::default(),
         }
     }
 
@@ -172,6 +206,7 @@ impl DeviceWatch {
             // Blocks of a rank come in order: of a step before this one none comes any more.
             self.waiting = self.waiting.split_off(&key);
             self.steps.push(key.0);
+            self.work.add(key.0.into(), &timed);
             found.extend(self.look(&timed, &pipelines));
         }
         found
@@ -179,14 +214,43 @@ impl DeviceWatch {
 
     /// Devices that take longer for a pass than those of other ranks, and always did, by at least
     /// `share_min` of an iteration. One that its host holds up is one if that takes several times as
-    /// long to launch the pass.
-    pub fn unlike(&self, share_min: f64) -> Vec<UnlikeStage> {
+    /// long to launch the pass. None where pipelines stand side by side: the same stages of others show
+    /// what a stage asks for.
+    pub fn unlike(&self, share_min: f64, watch: &Watch) -> Vec<UnlikeStage> {
+        if watch.pipelines().len() > 1 {
+            return Vec::new();
+        }
         let mut unlike = self.steady.unlike(share_min);
         unlike.retain(|it| {
             let launches = || self.launches.times_others(it.rank, it.pass);
             it.side == Side::Device || launches().is_some_and(|times| times >= LAUNCH_TIMES)
         });
         unlike
+    }
+
+    /// As [`Watch::own_work`], of what devices took for the blocks of sampled steps, for as many steps as
+    /// these represent. `None` if there are none of them.
+    pub fn own_work(
+        &self,
+        rank: u32,
+        steps: &RangeInclusive<u64>,
+        watch: &Watch,
+    ) -> Option<Worked> {
+        let SampledWork {
+            parts,
+            by_rank,
+            looked,
+            last_step,
+        } = &self.work;
+        let looked = looked.during(*parts, steps);
+        if looked == 0.0 {
+            return None;
+        }
+        let stands_for = parts.steps_around(steps, *last_step) as f64 / looked;
+        watch.beside_copies(rank, |rank| {
+            let work = by_rank.get(&rank);
+            work.map_or(0.0, |work| stands_for * work.during(*parts, steps))
+        })
     }
 
     /// The sampled steps that were looked at since the last call.

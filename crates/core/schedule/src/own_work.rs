@@ -21,6 +21,14 @@ impl RunParts {
         step / self.steps < PARTS
     }
 
+    /// How many steps up to `last` the parts have that some of `steps` lie in.
+    pub(crate) fn steps_around(self, steps: &RangeInclusive<u64>, last: u64) -> u64 {
+        let [first, end] = [steps.start(), steps.end()].map(|step| step / self.steps);
+        let end = end.saturating_add(1).saturating_mul(self.steps);
+        end.min(last.saturating_add(1))
+            .saturating_sub(first * self.steps)
+    }
+
     /// Makes them twice as long; [`OwnWork::join`] does so with what is kept of each rank.
     pub(crate) fn double(&mut self) {
         self.steps *= 2;
@@ -68,6 +76,23 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn the_steps_of_parts_are_those_whose_work_counts(
+            last in 0_u64..100_000,
+            first in 0_u64..100_000,
+            more in 0_u64..100,
+        ) {
+            let (mut parts, mut work) = (RunParts::default(), OwnWork::default());
+            while !parts.have(last) {
+                parts.double();
+            }
+            for step in 0..=last {
+                work.add(parts, step, 1.0);
+            }
+            let steps = first..=first + more;
+            prop_assert_eq!(work.during(parts, &steps), parts.steps_around(&steps, last) as f64);
+        }
+
         /// However long the run, no work is lost, and what lies outside is left out by parts.
         #[test]
         fn work_is_kept(steps in proptest::collection::vec(0_u64..100_000, 1..50), first in 0_u64..100_000) {

@@ -305,6 +305,14 @@ impl Watch {
     /// # Units
     /// Seconds.
     pub fn own_work(&self, rank: u32, steps: &RangeInclusive<u64>) -> Option<Worked> {
+        self.beside_copies(rank, |rank| {
+            let seen = self.ranks.get(&rank);
+            seen.map_or(0.0, |seen| seen.work.during(self.parts, steps))
+        })
+    }
+
+    /// The same of what each rank has worked by `worked_s`, in seconds.
+    pub(crate) fn beside_copies(&self, rank: u32, worked_s: impl Fn(u32) -> f64) -> Option<Worked> {
         let pipelines: Vec<Vec<u32>> = self
             .pipelines()
             .into_iter()
@@ -316,10 +324,10 @@ impl Watch {
             .iter()
             .filter(|other| *other != ranks)
             .filter_map(|other| other.get(place))
-            .map(|copy| self.worked_s(*copy, steps))
+            .map(|copy| worked_s(*copy))
             .collect();
         Some(Worked {
-            own_s: self.worked_s(rank, steps),
+            own_s: worked_s(rank),
             copies_s: model::median(&mut copies_s)?,
             pipeline: ranks.clone(),
         })
@@ -358,11 +366,6 @@ impl Watch {
                 stages: it.stages,
             })
             .collect()
-    }
-
-    fn worked_s(&self, rank: u32, steps: &RangeInclusive<u64>) -> f64 {
-        let seen = self.ranks.get(&rank);
-        seen.map_or(0.0, |seen| seen.work.during(self.parts, steps))
     }
 
     /// The iteration that a rank works on, or is to work on next: one that another has begun.

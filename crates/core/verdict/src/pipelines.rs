@@ -305,6 +305,9 @@ impl Pipelines {
 
     /// What a rank worked in its blocks about these steps, beside its copies in other pipelines.
     pub(crate) fn own_work(&self, rank: u32, steps: &RangeInclusive<u64>) -> Option<Worked> {
+        if self.has_devices {
+            return self.devices.own_work(rank, steps, &self.watch);
+        }
         self.watch.own_work(rank, steps)
     }
 
@@ -312,7 +315,7 @@ impl Pipelines {
     pub(crate) fn unlike_devices(&self, context: JobContext<'_>) -> Vec<UnlikeDevice> {
         let unlike = self
             .devices
-            .unlike(self.settings.steady_share_min)
+            .unlike(self.settings.steady_share_min, &self.watch)
             .into_iter();
         let device = |it: UnlikeStage| UnlikeDevice {
             rank: it.rank,

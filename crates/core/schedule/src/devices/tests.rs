@@ -34,7 +34,7 @@ fn watch_launches(
 fn watched(
     steps: impl IntoIterator<Item = u32>,
     extra: impl Fn(u32, u32, PipelineBlock) -> [u64; 3],
-) -> ([Vec<HeldUp>; 2], DeviceWatch) {
+) -> ([Vec<HeldUp>; 2], DeviceWatch, Watch) {
     let settings = ScheduleSettings::default();
     let mut hosts = Watch::new(settings.clone());
     let mut devices = DeviceWatch::new(settings);
@@ -89,7 +89,7 @@ fn watched(
         }
     }
     assert!(hosts.is_ahead());
-    (found, devices)
+    (found, devices, hosts)
 }
 
 fn sampled() -> impl Iterator<Item = u32> {
@@ -147,7 +147,7 @@ fn a_host_that_holds_its_device_up_is_distinguished_from_it() {
 #[test]
 fn devices_that_always_took_longer_than_others_are_unlike_them() {
     let slow = |block: PipelineBlock| u64::from(block.pass == Pass::Forward) * 10;
-    let (found, devices) = watched(sampled(), |_, rank, block| {
+    let (found, devices, hosts) = watched(sampled(), |_, rank, block| {
         [u64::from(rank == 1) * slow(block), 0, 0]
     });
     assert_eq!(found, [[], []]);
@@ -167,28 +167,35 @@ fn devices_that_always_took_longer_than_others_are_unlike_them() {
             ..unlike(3, Side::Device, 0.1, 0.08)
         },
     ];
-    let but_loss = |devices: &DeviceWatch| {
+    let but_loss = |devices: &DeviceWatch, hosts: &Watch| {
         let mut found = devices
-            .unlike(0.05)
+            .unlike(0.05, hosts)
             .into_iter()
             .map(rounded)
             .collect::<Vec<_>>();
         found.retain(|it| !of_loss.contains(it));
         found
     };
-    assert_eq!(but_loss(&devices), [unlike(1, Side::Device, 0.08, 0.04)]);
-    let (found, devices) = watched(sampled(), |_, rank, block| {
+    assert_eq!(
+        but_loss(&devices, &hosts),
+        [unlike(1, Side::Device, 0.08, 0.04)]
+    );
+    let (found, devices, hosts) = watched(sampled(), |_, rank, block| {
         [u64::from(rank == 1) * slow(block); 3]
     });
     assert_eq!(found, [[], []]);
-    assert_eq!(but_loss(&devices), [unlike(1, Side::Host, 0.04, 0.0)]);
+    assert_eq!(
+        but_loss(&devices, &hosts),
+        [unlike(1, Side::Host, 0.04, 0.0)]
+    );
     // A device that waits for a host that does not take longer may do so for many reasons.
-    let (_, devices) = watched(sampled(), |_, rank, block| {
+    let (_, devices, hosts) = watched(sampled(), |_, rank, block| {
         let held_ms = u64::from(rank == 1) * slow(block);
         [held_ms, held_ms, 0]
     });
-    assert_eq!(but_loss(&devices), []);
-    assert_eq!(but_loss(&watched(sampled(), |_, _, _| [0; 3]).1), []);
+    assert_eq!(but_loss(&devices, &hosts), []);
+    let (_, devices, hosts) = watched(sampled(), |_, _, _| [0; 3]);
+    assert_eq!(but_loss(&devices, &hosts), []);
 }
 
 fn rounded(unlike: UnlikeStage) -> UnlikeStage {

@@ -119,6 +119,24 @@ fn a_slow_device_is_named_though_hosts_wait_for_each_other_too() {
     assert!((27.0..33.0).contains(&charged_ms), "{charged_ms} ms of 30");
 }
 
+/// The stage behind a slow one waits for it within its forward pass, and looks as late as that beside the
+/// same stage of the other pipeline.
+#[test]
+fn of_two_pipelines_a_stage_that_waits_for_a_slow_one_is_not_named() {
+    let verdict = verdict_on("pipelines_device", |_| true);
+    let incident = only(&verdict);
+    let subject = &incident.subject;
+    let found = (&subject.ranks[..], subject.side);
+    assert_eq!(found, (&[2][..], Some(Side::Device)), "{}", incident.text);
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!(
+        (22.0..30.0).contains(&charged_ms),
+        "{charged_ms} ms of 22.5"
+    );
+    // The other pipeline shows what its stage asks for.
+    assert!(verdict.job.unlike_devices.is_empty());
+}
+
 /// Only steps with a checkpoint are struck, and these have other boundaries than the rest. The device that
 /// waits in its barrier is held up by its host, too.
 #[test]
