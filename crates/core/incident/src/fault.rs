@@ -37,6 +37,9 @@ pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
 /// Share of a stage's lateness that must lie outside the worst ranks, and share of steps
 /// struck, from which the fault is said to rotate.
 const ROTATING_OUTSIDE_SHARE: f64 = 0.4;
+/// Share of the struck steps in which the same ranks are late from which it does not: of two ranks that
+/// are late by chance, one is so in 15 of 20 steps 2 % of the time.
+const SAME_RANKS_SHARE: f64 = 0.75;
 /// Turns of ranks that it takes. Ours: where one takes over from another, each is late for a while.
 const ROTATING_TURNS: usize = 3;
 
@@ -146,9 +149,13 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
             .flat_map(|rank| rows_of[rank.0].iter().copied())
             .collect();
         let often = struck.len() * 2 >= lateness.rows().len();
+        // As often as chance strikes one of several ranks that are late now and then.
+        let is_chance = (STALLS_MIN..STRIKES_MIN).contains(&(worst_rows.len() as u64));
+        let is_same = worst_rows.len() as f64 >= SAME_RANKS_SHARE * struck.len() as f64;
         // Only while no group is split off: behind one its remainder would look like a rotation.
         if found.is_empty()
-            && often
+            && (often || is_chance)
+            && !is_same
             && left.len() > columns.len()
             && total_s - group_s >= ROTATING_OUTSIDE_SHARE * total_s
             && lateness.turns(slot, &struck) >= ROTATING_TURNS

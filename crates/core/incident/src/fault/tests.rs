@@ -57,6 +57,36 @@ fn noise_alone_is_no_fault() {
     );
 }
 
+/// Batches of random size: one of three ranks that are late now and then is so more often.
+#[test]
+fn who_is_late_three_times_among_others_is_late_by_chance() {
+    let late_s = |step, rank| match (step, rank) {
+        (2 | 9 | 15, 0) => 0.060,
+        (5 | 12 | 20, 1) => 0.042,
+        (7, 2) => 0.035,
+        _ => 0.0,
+    };
+    let faults = faults_of(&window(3, 21, |step, rank| 0.04 + late_s(step, rank)));
+    assert_eq!(faults.len(), 1, "{faults:#?}");
+    assert_eq!(faults[0].kind, FaultKind::Rotating);
+}
+
+/// Ranks average their weights every eighth step, and wait for a slow one there.
+#[test]
+fn who_is_late_in_most_steps_does_not_rotate_with_those_that_wait_for_it() {
+    let late_s = |step, rank| match rank {
+        1 => f64::from(u8::from(step % 8 != 7)) * 0.025,
+        _ => f64::from(u8::from(step % 8 == 7)) * (0.170 + rank as f64 * 1e-3),
+    };
+    let faults = faults_of(&window(3, 48, |step, rank| 0.02 + late_s(step, rank)));
+    let steady = faults.iter().find(|fault| fault.strikes.len() == 42);
+    assert_eq!(
+        steady.map(|fault| &fault.ranks[..]),
+        Some(&[1][..]),
+        "{faults:#?}"
+    );
+}
+
 /// Of steps that are cut before the optimizer, its stage lies in the one before. Where ranks went
 /// through different stages nobody knows, so that two rows may tell of one step.
 #[test]
