@@ -4,6 +4,9 @@ use crate::{NameId, Slice, SliceKind, Trace};
 
 /// Share of a step from which a single range is taken for a frame around the stages.
 const FRAME_SHARE: f64 = 0.9;
+/// By how much a range may begin before the end of the one that it follows: begin and length of a slice
+/// are rounded, by old profilers to microseconds.
+const ROUNDED_NS: i64 = 1000;
 /// Collectives of one step that are kept as boundaries, as in a live job.
 const MAX_ISSUES: usize = 1024;
 
@@ -139,7 +142,7 @@ fn outermost<'a>(
         // those it holds.
         let after = found
             .last()
-            .is_none_or(|last| range.start_ns >= last.end_ns);
+            .is_none_or(|last| range.start_ns >= last.end_ns - ROUNDED_NS);
         let share = range.duration_ns() as f64 / step.duration_ns().max(1) as f64;
         // A built-in stage may well take nearly all of a step.
         if after
@@ -371,6 +374,54 @@ fn marks_of(stage: StageId) -> [MarkKind; 2] {
 mod tests {
     use super::*;
     use crate::Track;
+
+    #[test]
+    fn a_stage_that_begins_a_nanosecond_before_the_end_of_the_last_one_follows_it() {
+        let mut trace = Trace {
+            tracks: vec![Track::default()],
+            ..Trace::default()
+        };
+        let mut add = |kind, name: &str, start_ns, end_ns| {
+            let name = trace.names.intern(name);
+            trace.slices.push(Slice {
+                start_ns,
+                end_ns,
+                name,
+                detail: 0,
+                track: 0,
+                kind,
+            });
+        };
+        for step in 0..4 {
+            let at_ns = step * 100_000;
+            add(
+                SliceKind::Step,
+                &format!("ProfilerStep#{step}"),
+                at_ns,
+                at_ns + 100_000,
+            );
+            add(SliceKind::Annotation, "read", at_ns, at_ns + 40_001);
+            add(
+                SliceKind::Annotation,
+                "inside",
+                at_ns + 10_000,
+                at_ns + 20_000,
+            );
+            add(
+                SliceKind::Annotation,
+                "train",
+                at_ns + 40_000,
+                at_ns + 90_000,
+            );
+        }
+        trace.settle(0);
+        let mut stages = Vec::new();
+        rank_steps(&trace, 0, |name| {
+            stages.push(name.to_owned());
+            StageId::OTHER
+        });
+        assert_eq!(stages[..2], ["read", "train"]);
+    }
 
     #[test]
     fn a_name_that_comes_often_in_one_step_is_not_in_most_of_them() {
