@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Growth, Meeting, Segment, StageId, Sync, Window,
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, Growth, Meeting, Segment, StageId, Sync,
+    Window,
 };
 
 use crate::align::JobStep;
@@ -198,45 +199,40 @@ impl WindowBlocks {
     }
 
     /// Adds a row of ranks that went through different segments: sums by stage, in the
-    /// order of the rank with the fewest segments.
+    /// order of the rank with the fewest segments. Up to the first collective that all of them issue
+    /// ranks have waited for none of the others, so that what they took before it is summed apart.
     fn add_by_stage(&mut self, step: u64, rows: &[RankRow<'_>]) {
-        let Some(plainest) = rows
-            .iter()
-            .min_by_key(|row| row.segments(Issues::Kept).count())
-        else {
-            return;
+        let rows: Vec<TimedSegments<'_>> = rows.iter().map(|row| row.timed()).collect();
+        let (mut boundaries, mut seconds) = (Vec::new(), Vec::new());
+        let mut add = |part: &[&[(&Segment, f64)]], meeting: Option<&Segment>| {
+            for (segment, row_s) in sums_by_stage(part, meeting.map(|issue| issue.stage)) {
+                let meets = meeting.filter(|issue| issue.stage == segment.stage);
+                boundaries.push(meets.map_or(
+                    Boundary {
+                        sync: Sync::None,
+                        ..boundary(segment)
+                    },
+                    boundary,
+                ));
+                seconds.extend(row_s);
+            }
         };
-        let mut order: Vec<&Segment> = Vec::new();
-        for segment in [plainest]
-            .into_iter()
-            .chain(rows)
-            .flat_map(|row| row.segments(Issues::Kept))
-        {
-            if !order.iter().any(|known| known.stage == segment.stage) {
-                order.push(segment);
+        match first_meeting(&rows) {
+            Some(places) => {
+                let halves: Vec<_> = rows
+                    .iter()
+                    .zip(&places)
+                    .map(|(row, place)| row.split_at(place + 1))
+                    .collect();
+                let before: Vec<_> = halves.iter().map(|(before, _)| *before).collect();
+                let behind: Vec<_> = halves.iter().map(|(_, behind)| *behind).collect();
+                add(&before, Some(rows[0][places[0]].0));
+                add(&behind, None);
             }
-        }
-        // Stages only some ranks have go first: what follows the cut is theirs alone.
-        let plain: BTreeSet<StageId> = plainest
-            .segments(Issues::Kept)
-            .map(|segment| segment.stage)
-            .collect();
-        order.sort_by_key(|segment| plain.contains(&segment.stage));
-        let boundaries = order
-            .iter()
-            .map(|s| Boundary {
-                sync: Sync::None,
-                ..boundary(s)
-            })
-            .collect();
-        let mut values = Vec::with_capacity(order.len() * rows.len());
-        for known in &order {
-            for row in rows {
-                values.push(row.in_stage_s(known.stage));
-            }
+            None => add(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>(), None),
         }
         // What lies in the step before is not known any more.
-        self.push(step, boundaries, None, BlockRow::Apart(values), 0);
+        self.push(step, boundaries, None, BlockRow::Apart(seconds), 0);
     }
 
     fn push(
@@ -318,6 +314,59 @@ fn in_one_piece(rows: &[BlockRow]) -> Option<Range<usize>> {
         all = Some(begin..place.end);
     }
     all
+}
+
+/// Segments of a rank with the seconds that each took.
+type TimedSegments<'steps> = Vec<(&'steps Segment, f64)>;
+
+/// Of each rank the segment that ends as it issues its first collective, if that is the same one and
+/// none has sent or received before.
+fn first_meeting(rows: &[TimedSegments<'_>]) -> Option<Vec<usize>> {
+    let mut places = Vec::with_capacity(rows.len());
+    let mut first: Option<&Segment> = None;
+    for row in rows {
+        let is_issue = |segment: &Segment| matches!(segment.ending, Ending::Issue { .. });
+        let place = row.iter().position(|(segment, _)| is_issue(segment))?;
+        let issue = row[place].0;
+        let known = *first.get_or_insert(issue);
+        let is_same = (known.stage, known.ending) == (issue.stage, issue.ending);
+        let Ending::Issue { op, .. } = issue.ending else {
+            return None;
+        };
+        if !is_same || op.is_point_to_point() {
+            return None;
+        }
+        places.push(place);
+    }
+    Some(places)
+}
+
+/// For each stage in some segments of ranks one of them, and what each rank took in it, in seconds; `last`
+/// is the last one.
+fn sums_by_stage<'steps>(
+    rows: &[&[(&'steps Segment, f64)]],
+    last: Option<StageId>,
+) -> Vec<(&'steps Segment, Vec<f64>)> {
+    let Some(plainest) = rows.iter().min_by_key(|row| row.len()) else {
+        return Vec::new();
+    };
+    let mut order: Vec<&Segment> = Vec::new();
+    for (segment, _) in plainest.iter().chain(rows.iter().copied().flatten()) {
+        if !order.iter().any(|known| known.stage == segment.stage) {
+            order.push(segment);
+        }
+    }
+    // Stages only some ranks have go first: what follows the cut is theirs alone.
+    let is_plain = |stage| plainest.iter().any(|(segment, _)| segment.stage == stage);
+    order.sort_by_key(|segment| (last == Some(segment.stage), is_plain(segment.stage)));
+    let sums = order.into_iter().map(|known| {
+        let in_stage = |row: &&[(&Segment, f64)]| {
+            let here = row.iter().filter(|(it, _)| it.stage == known.stage);
+            here.map(|(_, took_s)| took_s).sum()
+        };
+        (known, rows.iter().map(in_stage).collect())
+    });
+    sums.collect()
 }
 
 /// `[segment][rank]`: the communicator of each issue.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use model::{Boundary, Cut, Ending, MarkKind, RankNs, RankStep, Segment, StageId, Sync};
+use model::{Boundary, Cut, Ending, MarkKind, RankNs, RankStep, Segment, Sync};
 
 use crate::align::JobStep;
 
@@ -179,17 +179,16 @@ impl<'steps> RankRow<'steps> {
             .filter(move |segment| issues.counts(segment))
     }
 
-    /// Seconds by stage.
-    pub(crate) fn in_stage_s(self, stage: StageId) -> f64 {
+    /// Its segments with the seconds that each took.
+    pub(crate) fn timed(self) -> Vec<(&'steps Segment, f64)> {
         let mut from = self.start;
-        let mut sum_s = 0.0;
-        for segment in self.segments(Issues::Kept) {
-            if segment.stage == stage {
-                sum_s += segment.end.seconds_since(from);
-            }
-            from = segment.end;
-        }
-        sum_s
+        self.segments(Issues::Kept)
+            .map(|segment| {
+                let took_s = segment.end.seconds_since(from);
+                from = segment.end;
+                (segment, took_s)
+            })
+            .collect()
     }
 
     /// What all ranks of a row must agree on at least.

@@ -1,4 +1,4 @@
-use model::{Cut, MarkKind, Meeting, Sync};
+use model::{CollectiveOp, Cut, MarkKind, Meeting, Sync};
 use proptest::prelude::*;
 
 use super::*;
@@ -398,6 +398,33 @@ fn ranks_that_do_different_things_need_roles() {
     let other = "F0 F1 B0 K B1 O0 O1 ".repeat(12);
     let windows = windows(&[PLAIN.repeat(12), other], settings());
     assert_eq!(windows[0].roles, 2);
+}
+
+/// One rank has a micro-batch more. What it takes for that before it issues the all-reduce is its own.
+#[test]
+fn ranks_with_unlike_numbers_of_micro_batches_meet_at_their_first_collective() {
+    let step = |micro_batches: usize, wait_ms: u64| {
+        let before = "F0 F1+4 B0 B1+9 ".repeat(micro_batches - 1);
+        format!("D0 D1 {before}F0 F1+4 B0 K+7 B1+{wait_ms} O0 O1 ").repeat(12)
+    };
+    let windows = windows(&[step(2, 17), step(3, 2)], settings());
+    let block = &windows[0].blocks[0];
+    let at = |sync| block.boundaries.iter().position(|it| it.sync == sync);
+    let issue = at(Sync::Issue(CollectiveOp::ALLREDUCE)).expect("an issue");
+    assert_eq!(block.boundaries[issue].stage, StageId::BACKWARD);
+    let row_ms: Vec<u64> = block
+        .row(0)
+        .iter()
+        .map(|s| (s * 1e3).round() as u64)
+        .collect();
+    let rows_ms: Vec<&[u64]> = row_ms.chunks(2).collect();
+    assert_eq!(rows_ms[issue], [16, 25]);
+    let prefix_ms = |rank: usize| rows_ms[..=issue].iter().map(|row| row[rank]).sum::<u64>();
+    assert_eq!(prefix_ms(1) - prefix_ms(0), 15);
+    let behind = block.boundaries[issue + 1..]
+        .iter()
+        .position(|it| it.stage == StageId::BACKWARD);
+    assert_eq!(behind.map(|at| rows_ms[issue + 1 + at]), Some(&[17, 2][..]));
 }
 
 #[test]
