@@ -7,6 +7,10 @@ are recorded by ``_native``, within a bound, and added to that file.
 PyTorch takes up to 40 us for each operator to stop and to write, and holds the interpreter's lock:
 several times what the operators themselves took. So the first step is recorded alone, and how long
 PyTorch takes to stop after it bounds how many more are.
+
+What is open when PyTorch's profiler stops, as the range of ``DistributedDataParallel.forward``
+around the begin of a step, writes to freed memory if another one runs when it is closed. So
+between the two nothing is recorded for a step.
 """
 
 import contextlib
@@ -33,7 +37,7 @@ class Recorder:
         self._autograd = torch.autograd
         self._profiler = torch.autograd.profiler
         self._range = self._recorded = self._calls = self._last = None
-        self._recording = False
+        self._recording = self._measured = False
         os.register_at_fork(after_in_child=self._after_fork)
 
     def begin(self, step):
@@ -41,6 +45,7 @@ class Recorder:
         if self._autograd._profiler_enabled() or self._users_runs():
             return False
         self._recorded = self._last = None
+        self._measured = False
         self._start(step)
         return True
 
@@ -60,24 +65,34 @@ class Recorder:
 
     def step(self, step, wanted):
         """A step begins, and so many more are wanted; says whether what is recorded is enough."""
-        if self._last is None:
-            return self._measure(step, wanted)
+        if not self._measured:
+            return self._measure(wanted)
+        if not self._recording:
+            return self._go_on(step, wanted)
         if step >= self._last:
             return True
         self._leave()
         self._enter(step)
         return False
 
-    def _measure(self, step, wanted):
-        """Keeps the first step if others would take too long, and else only those others."""
+    def _measure(self, wanted):
+        """Stops after the first step, which is enough if others would take too long."""
         began = time.perf_counter()
-        recorded = self._stop()
+        self._recorded = self._stop()
         steps = int(STALL_S / STOP_AND_WRITE / (time.perf_counter() - began))
-        if recorded is None or steps == 0:
-            self._recorded = recorded
+        if self._recorded is None or steps == 0 or wanted < 2:
             return True
         # A power of two: ranks, of which each stops a little sooner or later, mostly end together.
-        self._last = step + min(1 << (steps.bit_length() - 1), wanted)
+        self._last = 1 << (steps.bit_length() - 1)
+        self._measured = True
+        return False
+
+    def _go_on(self, step, wanted):
+        """Records so many steps, if nobody else does by now. The first one is not kept."""
+        if self._autograd._profiler_enabled() or self._users_runs():
+            return True
+        self._recorded = None
+        self._last = step + min(self._last, wanted)
         self._start(step)
         return False
 

@@ -51,7 +51,7 @@ def test_a_million_calls_make_no_large_trace_and_keep_the_name_of_their_caller(p
 
 
 def test_a_window_ends_before_stopping_takes_too_long(python):
-    """By how long PyTorch takes to stop after the first step."""
+    """By how long PyTorch takes to stop after the first step. The second one passes."""
     first_only, others = python(
         WINDOW
         + textwrap.dedent(
@@ -78,7 +78,51 @@ def test_a_window_ends_before_stopping_takes_too_long(python):
         )
     )
     assert first_only == ["ProfilerStep#0"]
-    assert others == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
+    assert others == ["ProfilerStep#2", "ProfilerStep#3"]
+
+
+def test_ranges_that_are_open_as_a_step_begins_write_to_no_freed_memory(python):
+    """As that of ``DistributedDataParallel.forward`` is, where no data loader begins the steps."""
+    written, steps = python(
+        WINDOW
+        + textwrap.dedent(
+            """
+            import ctypes
+
+            libc = ctypes.CDLL(None)
+            libc.malloc.restype = ctypes.c_void_p
+
+            def pass_boundary(step):
+                "In the middle of ranges; how many blocks of memory were written to meanwhile."
+                ranges = [torch.profiler.record_function(f"range {at}") for at in range(64)]
+                for each in ranges:
+                    each.__enter__()
+                ended = recorder.step(step, 4 - step)
+                # What is free, blocks of all sizes.
+                sizes = [*range(24, 2000, 8), *(1 << power for power in range(11, 18))] * 40
+                blocks = [(libc.malloc(size), size) for size in sizes]
+                for place, size in blocks:
+                    ctypes.memset(place, 0xAB, size)
+                for each in reversed(ranges):
+                    each.__exit__(None, None, None)
+                return ended, sum(
+                    ctypes.string_at(place, size) != bytes([0xAB]) * size for place, size in blocks
+                )
+
+            _profile.STALL_S = 1e9
+            passed = [pass_boundary(step) for step in (1, 2, 3, 4)]
+            assert [ended for ended, _ in passed] == [False, False, False, True]
+            assert recorder.stop()
+            recorder.write("ranges.json")
+            with open("ranges.json") as file:
+                names = {event["name"] for event in json.load(file)["traceEvents"]}
+            steps = sorted(name for name in names if name.startswith("ProfilerStep#"))
+            print(json.dumps([[count for _, count in passed], steps]))
+            """
+        )
+    )
+    assert written == [0, 0, 0, 0]
+    assert steps == ["ProfilerStep#2", "ProfilerStep#3"]
 
 
 def test_collections_of_garbage_are_calls_without_a_caller(python):

@@ -12,6 +12,9 @@ use crate::probe::now;
 /// `Recorder` of `python/laggard/_profile.py`.
 static RECORDER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
+/// How often a recorder stops or begins again before it records on.
+const RESTARTS: u8 = 2;
+
 /// What a rank keeps of its orders. Touched under the interpreter's lock only.
 pub(crate) struct Windows {
     mailbox: ProfileMailbox,
@@ -26,8 +29,9 @@ struct OrderInProgress {
     order: ProfileOrder,
     since: RankNs,
     start_ns: u64,
-    /// Whether the recorder knows how many steps it may record.
-    is_measured: bool,
+    /// Boundaries of steps at which the recorder still has to stop or to begin again: it stops after the
+    /// first step, to see how long that takes, and begins again one step later.
+    restarts: u8,
 }
 
 impl Windows {
@@ -98,7 +102,7 @@ impl Windows {
                 order,
                 since,
                 start_ns,
-                is_measured: false,
+                restarts: RESTARTS,
             }));
         } else {
             self.done.set(order.number);
@@ -115,13 +119,12 @@ impl Windows {
         }
         let wanted = order.steps - recorded_steps;
         let next = || ask("step", (step, wanted)) == Some(true);
-        if recording.is_measured {
+        if recording.restarts == 0 {
             if next() {
                 self.end(recording, recorded_steps, mark);
             }
             return;
         }
-        // The recorder stops after the first step, to see how long that takes.
         mark(Event::ProfilerBegin);
         let is_enough = next();
         mark(Event::ProfilerEnd);
@@ -131,7 +134,7 @@ impl Windows {
         }
         // Of the steps so far nothing is kept.
         (order.first_step, order.steps) = (step, wanted);
-        recording.is_measured = true;
+        recording.restarts -= 1;
         self.recording.set(Some(recording));
     }
 

@@ -81,10 +81,15 @@ pub fn note(note: &VerdictNote) -> String {
             ranks,
             warmup_steps,
             min_steps,
-        } => format!(
+        } if *steps > 1 => format!(
             "no window was analysed: {steps} steps of {ranks} ranks were recorded; the first \
              {warmup_steps} are warm-up, and at least {min_steps} more are needed"
         ),
+        VerdictNote::NoWindow { .. } => {
+            "no window was analysed: no end of a step was recognised; if the job trained longer, \
+             call `laggard.step()` at the end of each step on all ranks"
+                .to_owned()
+        }
         VerdictNote::Profiled {
             steps: (first, last),
             ranks,
