@@ -42,7 +42,7 @@ class Recorder:
 
     def begin(self, step):
         """Starts to record; says whether it does."""
-        if self._autograd._profiler_enabled() or self._users_runs():
+        if self._is_taken():
             return False
         self._recorded = self._last = None
         self._measured = False
@@ -89,7 +89,7 @@ class Recorder:
 
     def _go_on(self, step, wanted):
         """Records so many steps, if nobody else does by now. The first one is not kept."""
-        if self._autograd._profiler_enabled() or self._users_runs():
+        if self._is_taken():
             return True
         self._recorded = None
         self._last = step + min(self._last, wanted)
@@ -133,6 +133,9 @@ class Recorder:
         with contextlib.suppress(ValueError):  # if a script has taken it out
             gc.callbacks.remove(self._calls)
         return self._calls.stop()
+
+    def _is_taken(self):
+        return self._autograd._profiler_enabled() or self._users_runs()
 
     def _users_runs(self):
         # Set by the user's profilers only: ours is started below what sets it.

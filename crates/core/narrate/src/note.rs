@@ -20,6 +20,8 @@ const DEVICES_DIFFER: &str = "ranks call different things in most steps, as in a
 const DEVICES_MAY_BE_UNSEEN: &str = "nothing shows whether hosts wait for one another or run ahead of their devices; if they \
     run ahead, a slow device cannot be observed without device marks (`laggard doctor` \
     says whether they are on)";
+const NO_END_OF_A_STEP: &str = "no window was analysed: no end of a step was recognised; if the \
+    job trained longer, call `laggard.step()` at the end of each step on all ranks";
 const BLOCKS_UNSEEN: &str = "hosts launch pipeline blocks before their input is there: a slow \
     block cannot be identified without device marks";
 
@@ -85,11 +87,7 @@ pub fn note(note: &VerdictNote) -> String {
             "no window was analysed: {steps} steps of {ranks} ranks were recorded; the first \
              {warmup_steps} are warm-up, and at least {min_steps} more are needed"
         ),
-        VerdictNote::NoWindow { .. } => {
-            "no window was analysed: no end of a step was recognised; if the job trained longer, \
-             call `laggard.step()` at the end of each step on all ranks"
-                .to_owned()
-        }
+        VerdictNote::NoWindow { .. } => NO_END_OF_A_STEP.to_owned(),
         VerdictNote::Profiled {
             steps: (first, last),
             ranks,

@@ -412,19 +412,19 @@ fn ranks_with_unlike_numbers_of_micro_batches_meet_at_their_first_collective() {
     let at = |sync| block.boundaries.iter().position(|it| it.sync == sync);
     let issue = at(Sync::Issue(CollectiveOp::ALLREDUCE)).expect("an issue");
     assert_eq!(block.boundaries[issue].stage, StageId::BACKWARD);
-    let row_ms: Vec<u64> = block
+    let cells_ms: Vec<u64> = block
         .row(0)
         .iter()
         .map(|s| (s * 1e3).round() as u64)
         .collect();
-    let rows_ms: Vec<&[u64]> = row_ms.chunks(2).collect();
-    assert_eq!(rows_ms[issue], [16, 25]);
-    let prefix_ms = |rank: usize| rows_ms[..=issue].iter().map(|row| row[rank]).sum::<u64>();
+    let took_ms: Vec<&[u64]> = cells_ms.chunks(2).collect();
+    assert_eq!(took_ms[issue], [16, 25]);
+    let prefix_ms = |rank: usize| took_ms[..=issue].iter().map(|row| row[rank]).sum::<u64>();
     assert_eq!(prefix_ms(1) - prefix_ms(0), 15);
     let behind = block.boundaries[issue + 1..]
         .iter()
         .position(|it| it.stage == StageId::BACKWARD);
-    assert_eq!(behind.map(|at| rows_ms[issue + 1 + at]), Some(&[17, 2][..]));
+    assert_eq!(behind.map(|at| took_ms[issue + 1 + at]), Some(&[17, 2][..]));
 }
 
 #[test]
