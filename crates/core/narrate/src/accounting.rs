@@ -15,6 +15,7 @@ pub fn cut(of_last_window: Option<(Cut, Meeting)>) -> String {
         Cut::After(MarkKind::OptimizerBegin) => "optimizer begin".to_owned(),
         Cut::After(MarkKind::OptimizerEnd) => "optimizer end".to_owned(),
         Cut::After(MarkKind::ForwardEnd) => "forward end".to_owned(),
+        Cut::After(MarkKind::CollectiveIssue) => "last collective".to_owned(),
         // A script with stages of its own may meet behind any mark; only these have a usual name.
         Cut::After(other) => format!("{other:?}"),
     };

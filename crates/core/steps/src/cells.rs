@@ -373,12 +373,20 @@ impl<'cells> CellRange<'cells> {
     }
 }
 
-/// The last of them that is a mark of this kind.
+/// The last of them behind which a cut of this kind lies.
 fn last_end(
     mut endings: impl ExactSizeIterator<Item = Ending> + DoubleEndedIterator,
     kind: MarkKind,
 ) -> Option<usize> {
-    endings.rposition(|ending| ending == Ending::Mark(kind))
+    endings.rposition(|ending| is_of_kind(ending, kind))
+}
+
+/// Whether a cut after the last mark of this kind may lie here: of issues, where all ranks meet.
+pub(crate) fn is_of_kind(ending: Ending, kind: MarkKind) -> bool {
+    match ending {
+        Ending::Mark(known) => known == kind,
+        Ending::Issue { op, .. } => kind == MarkKind::CollectiveIssue && op.joins_all(),
+    }
 }
 
 /// What ends segments.

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, Meeting, RankNs,
-    RankStep, ReadBacks, StageId,
+    BlockTime, Cut, DeviceTime, DeviceWindow, Event, HostTimes, Mark, Meeting, RankNs, RankStep,
+    ReadBacks, StageId,
 };
 
 use self::reads::{Reads, Waits};
 use crate::Segmenter;
 use crate::align::JobStep;
 use crate::build::build_cut;
-use crate::cells::DeliveredSteps;
+use crate::cells::{DeliveredSteps, is_of_kind};
 use crate::meeting::choose_device_cut;
 
 /// Marks one run of sampled steps may have; a rank that sends more is not believed.
@@ -160,7 +160,7 @@ impl SampledStep {
             } = self.on(clock);
             let last = segments
                 .iter()
-                .rfind(|it| matches!(cut, Cut::After(kind) if it.ending == Ending::Mark(kind)));
+                .rfind(|it| matches!(cut, Cut::After(kind) if is_of_kind(it.ending, kind)));
             last.map_or(0.0, |last| last.end.seconds_since(*start))
         });
         // While the host gets on more slowly than its device, that catches up with it.

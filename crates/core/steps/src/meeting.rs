@@ -13,6 +13,8 @@ const REGULAR_SHARE: f64 = 0.8;
 /// Share of what a rank was behind at a collective that may be left where ranks met since. Ours:
 /// a wait takes all of it, noise puts some back.
 const LEFT_SHARE: f64 = 0.5;
+/// The same where nothing but that shows that they met. Ours.
+const TOGETHER_SHARE: f64 = 0.25;
 /// Share of the lateness at another cut that may vanish where ranks issue collectives if that cut is
 /// to be believed. Ours: where more of it does, noise decides.
 const ISSUED_SHARE: f64 = 0.25;
@@ -134,6 +136,7 @@ fn choose_with(
 /// collective brings, as in a tensor-parallel forward pass, and be apart where the last collectives
 /// are issued. That cut is preferred if much more lateness vanishes there, or if devices only seem to
 /// wait for others at the one that is chosen: `are_held_up` says that their hosts hold them up there.
+/// Then they may also meet where the last collective is issued, as they wait for one before it.
 /// Where they lose exactly what they are early by behind the last issue, that they meet there is certain.
 ///
 /// # Source
@@ -145,27 +148,32 @@ pub(crate) fn choose_device_cut(
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let is_exact = |issued: &CandidateCut| issued.is_exact(ranks);
     let chosen = choose_with(steps, &mut OwnClocks::default(), is_exact);
-    let mut earlier = cuts_behind_issues(steps);
-    earlier.pop();
-    if earlier.is_empty() || ranks < 2 {
+    if ranks < 2 {
         return chosen;
     }
-    let met_s = CandidateCut::measured(chosen.cut, steps, &[], ranks).met_s();
-    let candidates = earlier
-        .into_iter()
-        .map(|cut| CandidateCut::measured(cut, steps, &[], ranks));
-    let seen = candidates.filter(|it| it.is_seen(ranks <= FEW_RANKS) && !it.is_unexplained());
+    let measured = |cut| CandidateCut::measured(cut, steps, &[], ranks);
+    let is_seen = |it: &CandidateCut| it.is_seen(ranks <= FEW_RANKS) && !it.is_unexplained();
+    let mut earlier = cuts_behind_issues(steps);
+    earlier.pop();
+    let seen = earlier.into_iter().map(measured).filter(is_seen);
     let best = seen.max_by(|one, other| one.met_s().total_cmp(&other.met_s()));
-    let is_preferred = |best: &CandidateCut| {
-        let is_more = met_s < FIRST_SHARE * best.met_s();
-        is_more || (are_held_up(chosen.cut) && !are_held_up(best.cut))
+    let met_s = measured(chosen.cut).met_s();
+    let preferred = match best {
+        Some(best) if met_s < FIRST_SHARE * best.met_s() => Some(best),
+        best if are_held_up(chosen.cut) => {
+            let last_issue = measured(Cut::After(MarkKind::CollectiveIssue));
+            let last_issue = Some(last_issue).filter(CandidateCut::gets_together);
+            let mut seen = best.into_iter().chain(last_issue);
+            seen.find(|it| !are_held_up(it.cut))
+        }
+        _ => None,
     };
-    match best.filter(is_preferred) {
-        Some(best) => ChosenCut {
-            cut: best.cut,
+    match preferred {
+        Some(met) => ChosenCut {
+            cut: met.cut,
             meeting: Meeting::Seen,
             runs_ahead: true,
-            waits: best.growth(),
+            waits: met.growth(),
             unrecorded: None,
         },
         None => chosen,
@@ -364,6 +372,12 @@ impl CandidateCut {
 
     fn is_seen(&self, few: bool) -> bool {
         self.late_s > 0.0 && self.left_s <= LEFT_SHARE * self.late_s && (!few || self.may_wait())
+    }
+
+    /// Whether ranks that were apart are together here, whatever varies.
+    fn gets_together(&self) -> bool {
+        let is_left = self.left_s > TOGETHER_SHARE * self.late_s;
+        self.late_s > 0.0 && !is_left && !self.is_unexplained()
     }
 
     /// Whether ranks come together here by losing what they are early by, and by nothing else.
@@ -698,6 +712,26 @@ mod tests {
         let chosen = choose_device_cut(&steps, |_| false);
         assert_eq!(chosen.cut, Cut::After(MarkKind::BackwardBegin));
         assert_eq!(chosen.meeting, Meeting::Seen);
+    }
+
+    /// Of two ranks, whose gradients two all-reduces sum, one takes longer behind the second. The other
+    /// waits for it behind the first of the next step.
+    #[test]
+    fn devices_that_wait_for_a_late_host_behind_the_first_collective_meet_at_the_last_one() {
+        let late_ms = |rank: usize, step: u64| if rank == 0 { 25 + step * 3 % 5 } else { 0 };
+        let took_ms = [0, 1].map(|rank| {
+            let steps = (0..24).map(|step: u64| {
+                let waits_ms = late_ms(1 - rank, step.saturating_sub(1));
+                [1, 18, 25, 1, 1 + waits_ms, 9 + late_ms(rank, step), 1]
+            });
+            steps.collect::<Vec<_>>()
+        });
+        let steps = steps_of(["D0", "B0", "B1", "K", "K", "O0", "O1"], &took_ms);
+        let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1]);
+        let held_up = |cut| cut != Cut::After(MarkKind::CollectiveIssue);
+        let chosen = choose_device_cut(&steps, held_up);
+        assert_eq!(chosen.cut, Cut::After(MarkKind::CollectiveIssue));
+        assert_ne!(choose_device_cut(&steps, |_| false).cut, chosen.cut);
     }
 
     #[test]

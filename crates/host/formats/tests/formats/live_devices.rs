@@ -107,6 +107,19 @@ fn a_rank_that_waits_for_a_batch_of_the_step_before_is_not_named_for_it() {
     assert!((36.0..44.0).contains(&charged_ms), "{charged_ms} ms of 40");
 }
 
+/// The optimizer runs on hosts, between a read-back of the gradients and a copy of the weights. The other
+/// device waits for a late one behind the first all-reduce of the next step, in the same stage.
+#[test]
+fn a_rank_whose_host_is_late_in_its_optimizer_is_named_and_not_the_one_that_waits() {
+    let verdict = verdict_on("offloaded_optimizer", |_| true);
+    let incident = only(&verdict);
+    let subject = &incident.subject;
+    let found = (&subject.ranks[..], subject.side);
+    assert_eq!(found, (&[0][..], Some(Side::Host)), "{}", incident.text);
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!((21.0..28.0).contains(&charged_ms), "{charged_ms} ms of 24");
+}
+
 /// Its barrier takes up to 9 ms longer than each host has to wait for its device.
 #[test]
 fn a_slow_device_is_named_though_hosts_wait_for_each_other_too() {
