@@ -36,16 +36,15 @@ class Recorder:
         self._torch = torch
         self._autograd = torch.autograd
         self._profiler = torch.autograd.profiler
-        self._range = self._recorded = self._calls = self._last = None
-        self._recording = self._measured = False
+        self._range = self._recorded = self._calls = self._room = self._last = None
+        self._recording = False
         os.register_at_fork(after_in_child=self._after_fork)
 
     def begin(self, step):
         """Starts to record; says whether it does."""
         if self._is_taken():
             return False
-        self._recorded = self._last = None
-        self._measured = False
+        self._recorded = self._room = self._last = None
         self._start(step)
         return True
 
@@ -65,7 +64,7 @@ class Recorder:
 
     def step(self, step, wanted):
         """A step begins, and so many more are wanted; says whether what is recorded is enough."""
-        if not self._measured:
+        if self._room is None:
             return self._measure(wanted)
         if not self._recording:
             return self._go_on(step, wanted)
@@ -83,8 +82,7 @@ class Recorder:
         if self._recorded is None or steps == 0 or wanted < 2:
             return True
         # A power of two: ranks, of which each stops a little sooner or later, mostly end together.
-        self._last = 1 << (steps.bit_length() - 1)
-        self._measured = True
+        self._room = 1 << (steps.bit_length() - 1)
         return False
 
     def _go_on(self, step, wanted):
@@ -92,7 +90,7 @@ class Recorder:
         if self._is_taken():
             return True
         self._recorded = None
-        self._last = step + min(self._last, wanted)
+        self._last = step + min(self._room, wanted)
         self._start(step)
         return False
 

@@ -160,13 +160,13 @@ pub(crate) fn choose_device_cut(
     let met_s = measured(chosen.cut).met_s();
     let preferred = match best {
         Some(best) if met_s < FIRST_SHARE * best.met_s() => Some(best),
-        best if are_held_up(chosen.cut) => {
+        best => {
             let last_issue = measured(Cut::After(MarkKind::CollectiveIssue));
             let last_issue = Some(last_issue).filter(CandidateCut::gets_together);
-            let mut seen = best.into_iter().chain(last_issue);
-            seen.find(|it| !are_held_up(it.cut))
+            let mut met = best.into_iter().chain(last_issue);
+            // Asked last, as it takes as long as an account, and most windows have no other place.
+            met.find(|it| !are_held_up(it.cut) && are_held_up(chosen.cut))
         }
-        _ => None,
     };
     match preferred {
         Some(met) => ChosenCut {
