@@ -19,8 +19,8 @@ There may be several of host and device, each with a rank and its seconds or fac
 ``LOAD`` is how many times as much the devices have to do: with 3 they are what steps wait for.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step), never,
 or clip (the norm of the gradients, inside the optimizer). In the folder ``TIMES`` each rank leaves
-what its device measured. If the fault begins after the warm-up, what it takes of a step is printed:
-by the steps before, and no more than it takes of its rank.
+what its device measured. If the fault begins after the warm-up, what a step takes from then on is
+printed, and what of it the fault takes: by the steps before, and no more than it takes of its rank.
 """
 
 import json
@@ -261,15 +261,17 @@ for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH), start=1):  # n
     time.sleep(struck("callback"))
 torch.accelerator.synchronize()
 if rank == 0:
-    took = time.monotonic_ns() - warm_ns
-    text = f"a step took {took / (STEPS - WARM) * 1e-6:.2f} ms"
-    usual = SINCE - WARM - 1
+    now_ns = time.monotonic_ns()
+    text = f"a step took {(now_ns - warm_ns) / (STEPS - WARM) * 1e-6:.2f} ms"
+    usual, struck_steps = SINCE - WARM - 1, STEPS - SINCE + 1
     if usual > 0:
         # Beside the steps before: what else the machine does is the same for both.
-        fault = took - (since_ns - warm_ns) / usual * (STEPS - WARM)
+        since = (now_ns - since_ns) / struck_steps
+        fault = since - (since_ns - warm_ns) / usual
         # Steps scatter, and lose no more than the fault takes of its rank; sleeps overshoot.
-        fault = min(fault, 1.1e9 * planted() * (STEPS - SINCE + 1))
-        text += f", and the fault took {fault / (STEPS - WARM) * 1e-6:.2f} ms of it"
+        fault = min(fault, 1.1e9 * planted())
+        text += f"; since step {SINCE} a step took {since * 1e-6:.2f} ms"
+        text += f", and the fault took {fault * 1e-6:.2f} ms of it"
     print(text, flush=True)
 if TIMES:
     save_times(model)

@@ -30,8 +30,14 @@ struct Ran {
     verdict: Verdict,
     /// What a step took by the job's own clock.
     step_s: f64,
-    /// What of it the fault took, where the job could compare steps with those before it.
-    fault_s: Option<f64>,
+    struck: Option<Struck>,
+}
+
+/// Steps from the one on in which a fault began, by the job's own clock.
+struct Struck {
+    step_s: f64,
+    /// What of that the fault took, by the steps before it.
+    fault_s: f64,
 }
 
 impl Ran {
@@ -55,14 +61,27 @@ impl Ran {
         };
         Ok(Self {
             step_s: seconds("a step took ").context("the job did not say what a step took")?,
-            fault_s: seconds("the fault took "),
+            struck: seconds(&format!("since step {SINCE} a step took "))
+                .zip(seconds("the fault took "))
+                .map(|(step_s, fault_s)| Struck { step_s, fault_s }),
             verdict,
         })
     }
 
-    /// Seconds of the whole run, as seconds of a step.
+    /// Seconds of the whole run, as seconds of each step that was analysed.
     fn of_a_step(&self, run_s: f64) -> f64 {
         run_s / self.verdict.job.analysed_steps.max(1) as f64
+    }
+
+    /// The same of each that a fault from step [`SINCE`] on could strike.
+    fn of_a_struck_step(&self, run_s: f64) -> f64 {
+        let windows = self.verdict.windows.iter();
+        // The job counts its steps from 1 on.
+        let since = |first: u64| SINCE.saturating_sub(1).saturating_sub(first);
+        let steps: u64 = windows
+            .map(|window| window.steps.saturating_sub(since(window.first_step)))
+            .sum();
+        run_s / steps.max(1) as f64
     }
 
     /// Incidents that name ranks.
@@ -138,16 +157,21 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a job that would save `gain_s` a step without its fault.
+    /// Counts a job that would save `gain_s` a step without its fault, in all of its steps or in those
+    /// since it began.
     fn add(&mut self, name: &str, hidden: &Hidden<'_>, ran: &Ran, gain_s: f64) {
-        let due_s = COUNTS_SHARE * ran.step_s;
+        let step_s = ran.struck.as_ref().map_or(ran.step_s, |it| it.step_s);
+        let due_s = COUNTS_SHARE * step_s;
         let is_culprit = |incident: &&Incident| incident.subject.ranks == [hidden.rank];
         let charged_s = ran
             .named()
             .filter(is_culprit)
             .map(|incident| incident.cost_s)
             .sum();
-        let charged_s = ran.of_a_step(charged_s);
+        let charged_s = match ran.struck {
+            Some(_) => ran.of_a_struck_step(charged_s),
+            None => ran.of_a_step(charged_s),
+        };
         let innocents = ran.named().filter(|incident| !is_culprit(incident)).count();
         let is_named = ran
             .named()
@@ -166,8 +190,7 @@ impl Tally {
             self.charged.push(charged_s / gain_s);
         }
         if !is_right {
-            let (saved_ms, step_ms) = (gain_s * 1e3, ran.step_s * 1e3);
-            let truth = format!("{saved_ms:.0} of {step_ms:.0} ms to gain");
+            let truth = format!("{:.0} of {:.0} ms to gain", gain_s * 1e3, step_s * 1e3);
             self.wrong.push(format!("{name}, {truth}: {}", ran.said()));
         }
     }
@@ -325,6 +348,8 @@ const BESIDE_DEVICES: [(&str, &[&str]); 3] = [
     ("callback", &[CALLBACKS]),
 ];
 const HEALTHY_SEEDS: u32 = 8;
+/// Step in which faults of jobs on devices begin: after the warm-up, and some steps to compare with.
+const SINCE: u64 = 24;
 
 /// Slow devices and slow hosts of jobs that take PyTorch's accelerator paths.
 pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
@@ -363,8 +388,8 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A job on devices with a fault from its 24th step on: a stage of a pipeline is compared with
-/// itself, and what the fault takes is known from the steps before.
+/// A job on devices with a fault from step [`SINCE`] on: a stage of a pipeline is compared with itself,
+/// and what the fault takes is known from the steps before.
 fn struck(
     lab: &Lab,
     mode: &str,
@@ -372,10 +397,14 @@ fn struck(
     seed: u32,
     variables: &[(&str, &str)],
 ) -> Result<Ran> {
-    let (slow, seed) = ((seed % RANKS).to_string(), seed.to_string());
+    let (slow, seed, since) = (
+        (seed % RANKS).to_string(),
+        seed.to_string(),
+        SINCE.to_string(),
+    );
     let job = [
         ("MODE", mode),
-        ("SINCE", "24"),
+        ("SINCE", &since),
         ("FAULT", fault),
         ("SEED", &seed),
         ("SLOW_RANK", &slow),
@@ -383,10 +412,11 @@ fn struck(
     Ran::new(lab, ON_DEVICES, &[&job[..], variables].concat())
 }
 
-/// What a job would save without its fault, by its own clock.
+/// What a job would save without its fault in a step that it strikes, by its own clock.
 fn gain_s(ran: &Ran) -> Result<f64> {
-    ran.fault_s
-        .context("the job did not say what the fault took")
+    let struck = ran.struck.as_ref();
+    let struck = struck.context("the job did not say what the fault took")?;
+    Ok(struck.fault_s)
 }
 
 fn print_side(id: &str, scenario: &str, tally: &Tally, print: Print<'_>) {
