@@ -51,6 +51,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             device_issues_unseen: false,
             stages_on_devices: false,
             partly_seen: false,
+            unrecorded_share: 0.0,
             uncompared_ranks: Vec::new(),
             unlike_devices: Vec::new(),
             ambiguous_steps: 0,

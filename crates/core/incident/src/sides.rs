@@ -166,6 +166,12 @@ impl DeviceAccount {
         bound_s >= HOST_SHARE * all_s
     }
 
+    /// Whether it shows what devices wait for one another: of a rank that is alone in its role it does not.
+    pub(crate) fn shows_waits(&self) -> bool {
+        let window = &self.sampled.window;
+        window.ranks.len() > 1 && window.meeting != Meeting::Unseen
+    }
+
     /// Ranks that are late on their devices' clocks, and what of them is slow, as faults of the
     /// `steps` since the last account, of which these were sampled.
     fn faults(
@@ -182,7 +188,25 @@ impl DeviceAccount {
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
         self.leave_out_waits(&mut faults);
-        self.charge(faults, steps)
+        let mut faults = self.charge(faults, steps);
+        self.leave_out_hidden(&mut faults);
+        faults
+    }
+
+    /// Leaves out devices that are slow behind another fault where communicators divide the ranks: which
+    /// of theirs one waits for at a place is not always known, and what costs nothing may be such a wait.
+    fn leave_out_hidden(&self, faults: &mut Vec<Fault>) {
+        let mut blocks = self.sampled.window.blocks.iter();
+        if blocks.all(|block| block.groups.is_none()) {
+            return;
+        }
+        let may_wait = |it: &mut Fault| it.hidden && it.side == Some(Side::Device);
+        let left_out: Vec<Fault> = faults.extract_if(.., may_wait).collect();
+        for fault in faults {
+            fault
+                .hides
+                .retain(|hidden| !left_out.iter().any(|it| hidden.is(it)));
+        }
     }
 
     /// Leaves out who may as well wait for one that is late in each step, where ranks do not meet in

@@ -2,6 +2,10 @@
 
 use crate::{Source, Verdict};
 
+/// Share of the time of steps that were not recorded whole from which these may hide a fault. Ours: that
+/// of a loss that is spoken of.
+const UNRECORDED_SHARE: f64 = 0.1;
+
 /// What is concluded where nothing was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conclusion {
@@ -25,6 +29,8 @@ pub enum Conclusion {
     Uncompared,
     /// A device takes longer than those of other roles, which its own may ask for.
     Unlike,
+    /// Much of the time lies in steps that were not recorded whole.
+    StepsUnseen,
     /// Everything that could be wrong was looked at.
     Healthy,
 }
@@ -82,6 +88,8 @@ impl Verdict {
             Some(Conclusion::Uncompared)
         } else if !job.unlike_devices.is_empty() {
             Some(Conclusion::Unlike)
+        } else if job.unrecorded_share >= UNRECORDED_SHARE {
+            Some(Conclusion::StepsUnseen)
         } else {
             None
         }

@@ -126,7 +126,7 @@ pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
 pub use stall::{KilledRank, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts};
 pub use standstill::{FlowProgress, FoldedStack, LastEntered, Progress};
-pub use step::{Ending, RankStep, Segment, SideSample};
+pub use step::{CollectiveNumber, Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;
 pub use verdict::{

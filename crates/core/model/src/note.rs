@@ -25,6 +25,8 @@ pub enum VerdictNote {
     IncompleteSteps {
         /// How many.
         steps: u64,
+        /// Share of the time of steps that lies in them.
+        share: f64,
     },
     /// Ranks did not issue the same collectives in some steps.
     MismatchedSteps {

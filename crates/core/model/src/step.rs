@@ -34,6 +34,15 @@ pub struct Segment {
     pub end: RankNs,
 }
 
+/// Which of the collectives that a group's ranks issue together one is: the same on all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveNumber {
+    /// The communicator.
+    pub group: u32,
+    /// How many its ranks have issued in it, this one included.
+    pub number: u64,
+}
+
 /// A measurement beside the step's time line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SideSample {
@@ -59,6 +68,8 @@ pub struct RankStep {
     pub micro_steps: u16,
     /// Batches that were read in it.
     pub batches: u16,
+    /// The first collective that it issues, if somebody counted.
+    pub first_collective: Option<CollectiveNumber>,
     /// Measurements beside the time line.
     pub side: Vec<SideSample>,
     /// Seconds that stages claimed twice; possible only in recordings.

@@ -134,6 +134,9 @@ pub struct JobSummary {
     /// Whether a snapshot shows something wrong that names nobody, or not all ranks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partly_seen: bool,
+    /// Share of the time of steps that lies in those which were not recorded whole on every rank.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unrecorded_share: f64,
     /// Ranks that are alone in their roles and could not be put beside those of other roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncompared_ranks: Vec<u32>,
@@ -160,6 +163,11 @@ pub struct JobSummary {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_none(share: &f64) -> bool {
+    *share <= 0.0
 }
 
 /// A line that reads something back from the device, for which its host waits.

@@ -159,6 +159,8 @@ pub struct Window {
     pub unseen_ranks: usize,
     /// Steps that at least one rank did not deliver whole.
     pub incomplete_steps: u64,
+    /// What these took on the rank that took longest, in seconds.
+    pub incomplete_s: f64,
     /// The steps, grouped by their boundaries.
     pub blocks: Vec<Block>,
     /// Where the steps were cut.
@@ -318,6 +320,7 @@ impl From<Block> for Window {
             missing_ranks: Vec::new(),
             unseen_ranks: 0,
             incomplete_steps: 0,
+            incomplete_s: 0.0,
             blocks: vec![block],
             cut: Cut::Data,
             meeting: Meeting::default(),

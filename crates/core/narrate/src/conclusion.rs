@@ -29,6 +29,10 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "no host and no stage stands out; waits of devices for one another were not observed",
         ),
+        Conclusion::StepsUnseen => (
+            "Nothing found",
+            "steps that were not recorded whole on every rank may hide a late rank",
+        ),
         Conclusion::Uncompared => (
             "Nothing found",
             "ranks that have no peers were not compared",

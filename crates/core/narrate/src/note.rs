@@ -25,6 +25,16 @@ const NO_END_OF_A_STEP: &str = "no window was analysed: no end of a step was rec
 const BLOCKS_UNSEEN: &str = "hosts launch pipeline blocks before their input is there: a slow \
     block cannot be identified without device marks";
 
+fn incomplete(steps: u64, share: f64) -> String {
+    // Of steps in files it is not known how long they took.
+    let of_time = if share > 0.0 {
+        format!(", {} of the time,", percent(share))
+    } else {
+        String::new()
+    };
+    format!("{steps} steps{of_time} were not recorded whole on every rank and are left out")
+}
+
 /// Words a note.
 pub fn note(note: &VerdictNote) -> String {
     match note {
@@ -36,9 +46,7 @@ pub fn note(note: &VerdictNote) -> String {
             step,
             last_step,
         } => format!("rank {rank} ended in step {step}; the others went on to step {last_step}"),
-        VerdictNote::IncompleteSteps { steps } => {
-            format!("{steps} steps were not recorded whole on every rank and are left out")
-        }
+        VerdictNote::IncompleteSteps { steps, share } => incomplete(*steps, *share),
         // Which of their collectives belong together is unknown there.
         VerdictNote::MismatchedSteps { steps } => format!(
             "collectives differed between ranks in {steps} steps; these steps are accounted \

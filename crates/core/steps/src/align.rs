@@ -1,3 +1,5 @@
+mod drift;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::{Range, RangeInclusive};
@@ -5,6 +7,7 @@ use std::ops::{Range, RangeInclusive};
 use model::{Ending, MarkKind, RankNs, RankStep, StageId, Window, threshold};
 use serde::{Deserialize, Serialize};
 
+use self::drift::{Drift, drift};
 use crate::IterationLearner;
 use crate::build::build_windows;
 use crate::meeting::OwnClocks;
@@ -20,6 +23,8 @@ const MAX_PENDING_STEPS: usize = 4096;
 /// delivered anything is no longer waited for: its process runs without laggard.
 const UNSEEN_STEPS: usize = 200;
 const UNSEEN_S: f64 = 20.0;
+/// Steps that may wait for a rank to show whether the numbers of others' steps are larger by as many.
+const MAX_DRIFT_STEPS: usize = 64;
 /// Ranks that are waited for on the word of a rank beside them; no host has more.
 pub const MAX_NEIGHBOURS: usize = 4096;
 
@@ -98,13 +103,17 @@ struct ExpectedRank {
     /// First step the rank has not gone past.
     next: u32,
     gone: bool,
+    /// By how much the job's numbers of its steps are larger than its own.
+    ahead: u32,
 }
 
 /// Puts the steps of all ranks side by side and closes windows over them.
 ///
 /// A window closes when it is long or old enough, and before a lasting change of the set of
 /// ranks, the stages, the accumulation factor or the pattern of collectives. A step that
-/// differs once stays in its window.
+/// differs once stays in its window. Ranks may number their steps differently, as where one has
+/// fewer batches in an epoch: a step that issues the collectives of another rank's later step is that
+/// step.
 /// # Properties
 /// Windows hold each settled step once, in order; memory is bounded by one window and
 /// 4096 pending steps.
@@ -119,6 +128,8 @@ pub struct Aligner {
     pending: BTreeMap<u32, PendingStep>,
     /// The first pending step and the first rank it waits for, as last looked at.
     waits_for: Option<(u32, u32)>,
+    /// A rank whose steps tell how others number theirs, and the first it had not gone past then.
+    behind: Option<(u32, u32)>,
     /// Steps that are left out on every rank.
     left_out: Option<RangeInclusive<u32>>,
     /// The settled step before the open window.
@@ -212,11 +223,18 @@ impl Aligner {
         self.settle();
     }
 
+    /// The job's number of the step that a rank is in by its own: the furthest if these differ.
+    pub fn job_step(&self, rank: u32, step: u32) -> u32 {
+        let ahead = self.expected.get(&rank).map_or(0, |known| known.ahead);
+        step.saturating_add(ahead)
+    }
+
     /// Takes one step of one rank. Steps of a rank come in order.
-    pub fn push(&mut self, rank: u32, step: RankStep) {
+    pub fn push(&mut self, rank: u32, mut step: RankStep) {
         if !self.expects(rank) {
             self.expect(rank, None);
         }
+        step.step = self.job_step(rank, step.step);
         let expected = self.expected.entry(rank).or_default();
         expected.next = expected.next.max(step.step.saturating_add(1));
         self.unseen.remove(&rank);
@@ -231,6 +249,11 @@ impl Aligner {
             self.settle();
             return;
         }
+        self.wait_for_others(rank, step);
+        self.settle();
+    }
+
+    fn wait_for_others(&mut self, rank: u32, step: RankStep) {
         let start = step.start;
         let pending = self
             .pending
@@ -241,7 +264,6 @@ impl Aligner {
             });
         pending.start = pending.start.min(start);
         pending.ranks.insert(rank, step);
-        self.settle();
     }
 
     /// Leaves out steps that say nothing of the job, on every rank; they are counted all the
@@ -275,11 +297,9 @@ impl Aligner {
 
     /// Settles what is there and closes the last window.
     pub fn finish(&mut self) {
-        while let Some((step, pending)) = self.pending.pop_first() {
-            self.on_settled(JobStep {
-                step,
-                ranks: pending.ranks,
-            });
+        while let Some((&step, _)) = self.pending.first_key_value() {
+            self.realign(step, |_| false);
+            self.settle_first();
         }
         self.close();
     }
@@ -350,12 +370,66 @@ impl Aligner {
             if self.waits_for.is_some() && self.pending.len() <= MAX_PENDING_STEPS {
                 return;
             }
-            if let Some((step, pending)) = self.pending.pop_first() {
-                self.on_settled(JobStep {
-                    step,
-                    ranks: pending.ranks,
-                });
+            let may_follow = self.pending.len() <= MAX_DRIFT_STEPS;
+            if !self.realign(step, |gone| may_follow && !gone) {
+                return;
             }
+            self.settle_first();
+        }
+    }
+
+    fn settle_first(&mut self) {
+        if let Some((step, pending)) = self.pending.pop_first() {
+            self.on_settled(JobStep {
+                step,
+                ranks: pending.ranks,
+            });
+        }
+    }
+
+    /// Moves steps of ranks that are a later one of the others by their collectives to where they
+    /// belong. Returns false if steps that may still come tell whether they are; `may_follow` says it of
+    /// a rank that is gone, or not.
+    fn realign(&mut self, step: u32, may_follow: impl Fn(bool) -> bool) -> bool {
+        let waits = |(rank, next): (u32, u32)| {
+            let known = self.expected.get(&rank);
+            known.is_some_and(|it| it.next == next && may_follow(it.gone))
+        };
+        if self.behind.is_some_and(waits) {
+            return false;
+        }
+        self.behind = None;
+        loop {
+            let follows = |rank| {
+                self.expected
+                    .get(&rank)
+                    .is_some_and(|it| may_follow(it.gone))
+            };
+            match drift(&self.pending, step, follows) {
+                Drift::None => return true,
+                Drift::Ahead { rank, steps } => self.move_ahead(rank, step, steps),
+                Drift::Open { behind } => {
+                    let known = self.expected.get(&behind);
+                    self.behind = known.map(|it| (behind, it.next));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Gives the steps of a rank from `step` on numbers that are larger by so much.
+    fn move_ahead(&mut self, rank: u32, step: u32, by: u32) {
+        let pending = self.pending.range_mut(step..);
+        let moved: Vec<RankStep> = pending
+            .filter_map(|(_, of_step)| of_step.ranks.remove(&rank))
+            .collect();
+        if let Some(expected) = self.expected.get_mut(&rank) {
+            expected.ahead = expected.ahead.saturating_add(by);
+            expected.next = expected.next.saturating_add(by);
+        }
+        for mut piece in moved {
+            piece.step = piece.step.saturating_add(by);
+            self.wait_for_others(rank, piece);
         }
     }
 

@@ -1,6 +1,6 @@
 //! From aligned steps to the matrix of a window.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -100,6 +100,7 @@ pub(crate) fn build_cut(delivered: DeliveredSteps<'_>, ranks: &[u32], cut: Cut) 
         missing_ranks: Vec::new(),
         unseen_ranks: 0,
         incomplete_steps: 0,
+        incomplete_s: 0.0,
         blocks: Vec::new(),
         cut,
         meeting: Meeting::default(),
@@ -118,6 +119,7 @@ pub(crate) fn build_cut(delivered: DeliveredSteps<'_>, ranks: &[u32], cut: Cut) 
     let mut role_votes = 0;
     let mut shapes = BTreeSet::new();
     let mut seconds = Vec::new();
+    let mut incomplete_s = VecDeque::new();
     for (before, step) in delivered.pairs() {
         let number = u64::from(step.step);
         let groups = || issue_groups(&rank_rows(before, step, cut)?);
@@ -127,7 +129,7 @@ pub(crate) fn build_cut(delivered: DeliveredSteps<'_>, ranks: &[u32], cut: Cut) 
         }
         let rows = rank_rows(before, step, cut);
         let Some(rows) = rows.filter(|rows| !rows.is_empty()) else {
-            window.incomplete_steps += 1;
+            incomplete_s.push_back(longest_s(step));
             continue;
         };
         seconds.clear();
@@ -151,20 +153,30 @@ pub(crate) fn build_cut(delivered: DeliveredSteps<'_>, ranks: &[u32], cut: Cut) 
     }
     // Steps at the very edge of what was recorded are not a hole in the telemetry.
     if delivered.previous.is_none() && cut != Cut::Data {
-        window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
+        incomplete_s.pop_front();
     }
     let mut last = steps
         .last()
         .into_iter()
         .flat_map(|last| last.pieces.iter().flatten());
     if last.any(|piece| !piece.complete) {
-        window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
+        incomplete_s.pop_back();
     }
+    window.incomplete_steps = incomplete_s.len() as u64;
+    window.incomplete_s = incomplete_s.iter().sum();
     let pieces = steps.iter().flat_map(|step| step.pieces.iter().flatten());
     let overlap_s = pieces.map(|piece| piece.overlap_s).sum();
     window.blocks = blocks.finish(delivered.seconds);
     window.closure = closure(&window, overlap_s);
     Some(window)
+}
+
+/// What a step took on the rank that took longest, in seconds.
+fn longest_s(step: &DeliveredStep<'_>) -> f64 {
+    let pieces = step.pieces.iter().flatten();
+    let took_s =
+        pieces.filter_map(|piece| Some(piece.segments.last()?.end.seconds_since(piece.start)));
+    took_s.fold(0.0, f64::max)
 }
 
 /// Blocks of a window under construction.

@@ -1,5 +1,6 @@
 //! Sampled steps on the clock of the device.
 
+mod groups;
 mod reads;
 
 use std::collections::BTreeMap;
@@ -7,9 +8,10 @@ use std::ops::{Range, RangeInclusive};
 
 use model::{
     BlockTime, Cut, DeviceTime, DeviceWindow, Event, HostTimes, Mark, Meeting, RankNs, RankStep,
-    ReadBacks, StageId,
+    ReadBacks, StageId, Window,
 };
 
+use self::groups::waits_in_groups_s;
 use self::reads::{Reads, Waits};
 use crate::Segmenter;
 use crate::align::JobStep;
@@ -408,7 +410,10 @@ impl DeviceClock {
         // Devices meet where streams join, not where hosts issue, so their own times choose the
         // cut.
         let held_up = |cut| are_held_up(&sampled, ranks, cut).unwrap_or(false);
-        let chosen = choose_device_cut(&steps, held_up);
+        let chosen = choose_device_cut(&steps, held_up, |cut| {
+            let (window, held_s) = with_held_s(&sampled, ranks, cut)?;
+            waits_in_groups_s(&window, &held_s)
+        });
         let (mut cut, mut meeting) = (chosen.cut, chosen.meeting);
         let seen = chosen.unrecorded.filter(|_| meeting == Meeting::Seen);
         if let Some(issued) = seen.filter(|_| held_up(cut)) {
@@ -417,7 +422,7 @@ impl DeviceClock {
         let mut window = build_cut(steps, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.
-        window.incomplete_steps = 0;
+        (window.incomplete_steps, window.incomplete_s) = (0, 0.0);
         let mut ahead_s = Vec::with_capacity(window.blocks.len());
         for block in &window.blocks {
             let mut of_block = Vec::new();
@@ -479,32 +484,39 @@ fn plane(sampled: &SampledSteps, clock: StepClock) -> Vec<JobStep> {
 /// Whether the devices that seem to wait for others in the segment that ends at the cut mostly have
 /// nothing to do: their hosts hold them up, and do not read back meanwhile.
 fn are_held_up(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<bool> {
-    let device = plane(sampled, StepClock::Device);
-    let window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
-    let on = |clock| durations_s(sampled, clock, ranks, cut);
-    let bound_s = on(StepClock::HostBoundLeast)?;
-    let read_s = on(StepClock::Reading)?;
-    let after_s = on(StepClock::AfterRead)?;
-    let (mut longer_s, mut held_s) = (0.0, 0.0);
-    for (at, block) in window.blocks.iter().enumerate() {
-        for (row, (_, took_s)) in block.rows().enumerate() {
+    let (window, held_s) = with_held_s(sampled, ranks, cut)?;
+    let (mut longer_s, mut held_longer_s) = (0.0, 0.0);
+    for (block, held_s) in window.blocks.iter().zip(held_s) {
+        let cells = block.boundaries.len() * block.ranks;
+        for ((_, took_s), held_s) in block.rows().zip(held_s.chunks_exact(cells)) {
             let last = took_s.len().saturating_sub(block.ranks);
             let least_s = took_s[last..].iter().copied().fold(f64::INFINITY, f64::min);
-            for (of_row, took_s) in took_s.iter().enumerate().skip(last) {
-                let cell = row * block.boundaries.len() * block.ranks + of_row;
+            for (took_s, held_s) in took_s[last..].iter().zip(&held_s[last..]) {
                 let more_s = took_s - least_s;
-                // What it waits for while its host reads back may be another device.
-                let bound_s = if read_s[at][cell] > 0.0 {
-                    bound_s[at][cell].min(after_s[at][cell])
-                } else {
-                    bound_s[at][cell]
-                };
                 longer_s += more_s;
-                held_s += bound_s.min(more_s);
+                held_longer_s += held_s.min(more_s);
             }
         }
     }
-    Some(held_s > HELD_SHARE * longer_s)
+    Some(held_longer_s > HELD_SHARE * longer_s)
+}
+
+/// The steps cut in one place, and by block for how long of each segment hosts hold their devices up
+/// and do not read back meanwhile.
+fn with_held_s(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<(Window, Vec<Vec<f64>>)> {
+    let device = plane(sampled, StepClock::Device);
+    let window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
+    let on = |clock| durations_s(sampled, clock, ranks, cut);
+    let mut held_s = on(StepClock::HostBoundLeast)?;
+    let (read_s, after_s) = (on(StepClock::Reading)?, on(StepClock::AfterRead)?);
+    let cells = held_s.iter_mut().flatten().zip(read_s.iter().flatten());
+    for ((held_s, read_s), after_s) in cells.zip(after_s.iter().flatten()) {
+        // What it waits for while its host reads back may be another device.
+        if *read_s > 0.0 {
+            *held_s = held_s.min(*after_s);
+        }
+    }
+    Some((window, held_s))
 }
 
 /// By block, what segments take on one of the clocks of the steps.

@@ -136,6 +136,8 @@ fn choose_with(
 /// collective brings, as in a tensor-parallel forward pass, and be apart where the last collectives
 /// are issued. That cut is preferred if much more lateness vanishes there, or if devices only seem to
 /// wait for others at the one that is chosen: `are_held_up` says that their hosts hold them up there.
+/// Where several communicators divide the ranks, `waits_s` says how long devices wait for the last rank of
+/// theirs if rows begin at a cut: the cut at which much more is waited is preferred, too.
 /// Then they may also meet where the last collective is issued, as they wait for one before it.
 /// Where they lose exactly what they are early by behind the last issue, that they meet there is certain.
 ///
@@ -144,6 +146,7 @@ fn choose_with(
 pub(crate) fn choose_device_cut(
     steps: &DeliveredSteps<'_>,
     are_held_up: impl Fn(Cut) -> bool,
+    waits_s: impl Fn(Cut) -> Option<f64>,
 ) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let is_exact = |issued: &CandidateCut| issued.is_exact(ranks);
@@ -158,8 +161,12 @@ pub(crate) fn choose_device_cut(
     let seen = earlier.into_iter().map(measured).filter(is_seen);
     let best = seen.max_by(|one, other| one.met_s().total_cmp(&other.met_s()));
     let met_s = measured(chosen.cut).met_s();
+    let is_waited_more = |best: &CandidateCut| {
+        let both_s = waits_s(chosen.cut).zip(waits_s(best.cut));
+        both_s.is_some_and(|(chosen_s, best_s)| chosen_s < FIRST_SHARE * best_s)
+    };
     let preferred = match best {
-        Some(best) if met_s < FIRST_SHARE * best.met_s() => Some(best),
+        Some(best) if met_s < FIRST_SHARE * best.met_s() || is_waited_more(&best) => Some(best),
         best => {
             let last_issue = measured(Cut::After(MarkKind::CollectiveIssue));
             let last_issue = Some(last_issue).filter(CandidateCut::gets_together);
@@ -709,7 +716,7 @@ mod tests {
         }
         let steps = steps_of(["D0", "D1", "K", "B0", "K", "B1", "O1"], &took_ms);
         let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1]);
-        let chosen = choose_device_cut(&steps, |_| false);
+        let chosen = choose_device_cut(&steps, |_| false, |_| None);
         assert_eq!(chosen.cut, Cut::After(MarkKind::BackwardBegin));
         assert_eq!(chosen.meeting, Meeting::Seen);
     }
@@ -729,9 +736,12 @@ mod tests {
         let steps = steps_of(["D0", "B0", "B1", "K", "K", "O0", "O1"], &took_ms);
         let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1]);
         let held_up = |cut| cut != Cut::After(MarkKind::CollectiveIssue);
-        let chosen = choose_device_cut(&steps, held_up);
+        let chosen = choose_device_cut(&steps, held_up, |_| None);
         assert_eq!(chosen.cut, Cut::After(MarkKind::CollectiveIssue));
-        assert_ne!(choose_device_cut(&steps, |_| false).cut, chosen.cut);
+        assert_ne!(
+            choose_device_cut(&steps, |_| false, |_| None).cut,
+            chosen.cut
+        );
     }
 
     #[test]

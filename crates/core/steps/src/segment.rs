@@ -1,6 +1,6 @@
 use model::{
-    CollectiveIssue, CollectiveOp, Ending, Event, Mark, MarkKind, RankNs, RankStep, Segment,
-    SideSample, StageId,
+    CollectiveIssue, CollectiveNumber, CollectiveOp, Ending, Event, Mark, MarkKind, RankNs,
+    RankStep, Segment, SideSample, StageId,
 };
 
 /// Segments one step may have; further collective issues are not kept as boundaries.
@@ -90,8 +90,22 @@ impl Segmenter {
         // A collective of another thread marks progress of the loop only while the loop
         // stands inside the backward pass, where autograd runs threads of its own.
         let counts = mark.on_loop_thread || self.backward_open;
-        if self.step.is_some() && counts && self.issues.len() < MAX_SEGMENTS {
-            self.issues.push((mark.at, issue.op, issue.group));
+        let Some(step) = self.step.as_mut().filter(|_| counts) else {
+            return;
+        };
+        let CollectiveIssue {
+            group,
+            op_id,
+            number,
+            ..
+        } = *issue;
+        // Those that a Flight Recorder tells have no id. They are read some steps later, many at a time.
+        if number > 0 && op_id > 0 {
+            let first = CollectiveNumber { group, number };
+            step.first_collective.get_or_insert(first);
+        }
+        if self.issues.len() < MAX_SEGMENTS {
+            self.issues.push((mark.at, issue.op, group));
         }
     }
 
@@ -134,6 +148,7 @@ impl Segmenter {
             segments: Vec::new(),
             micro_steps: 0,
             batches: 0,
+            first_collective: None,
             side: Vec::new(),
             overlap_s: 0.0,
             complete: false,
@@ -290,6 +305,26 @@ mod tests {
     const OPT: u16 = StageId::OPTIMIZER.0;
     const OTHER: u16 = StageId::OTHER.0;
     const GAP: u16 = StageId::DATA_GAP.0;
+
+    #[test]
+    fn a_step_begins_with_a_collective_that_was_counted_as_it_was_issued() {
+        let first = |is_live| {
+            let mut segmenter = Segmenter::default();
+            let steps = marks("D0 D1 B0 K:7 K:8 B1 O0 O1 D0").into_iter();
+            let steps = steps.filter_map(|(mut mark, stage)| {
+                if let Event::CollectiveIssue(issue) = &mut mark.event {
+                    issue.op_id *= u64::from(is_live);
+                }
+                segmenter.push(&mark, stage)
+            });
+            let firsts: Vec<_> = steps.map(|step| step.first_collective).collect();
+            firsts
+        };
+        let (group, number) = (0, 7);
+        assert_eq!(first(true), [Some(CollectiveNumber { group, number })]);
+        // As a Flight Recorder has them.
+        assert_eq!(first(false), [None]);
+    }
 
     #[test]
     fn a_plain_step_is_tiled_by_its_stages() {

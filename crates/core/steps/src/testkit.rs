@@ -5,7 +5,8 @@ use model::{CollectiveIssue, CollectiveOp, Event, Mark, MarkKind, RankNs, RankSt
 use crate::{Segmenter, StepCounter};
 
 /// Marks `1 ms` apart; `kind+n` comes `n` ms after the one before. Kinds as in recordings:
-/// `D0 D1 DX F0 F1 B0 B1 O0 O1 S0 S1 K`, `E0:id E1:id` for explicit stages.
+/// `D0 D1 DX F0 F1 B0 B1 O0 O1 S0 S1 K`, `E0:id E1:id` for explicit stages, `K:number` for a
+/// collective that was counted.
 pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
     let mut counter = StepCounter::default();
     let mut now = 0;
@@ -35,7 +36,12 @@ pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
         };
         let event = if kind == MarkKind::CollectiveIssue {
             let op = CollectiveOp::ALLREDUCE;
-            Event::CollectiveIssue(CollectiveIssue::new(op, 0, 0))
+            let number = id.parse().unwrap();
+            let issue = CollectiveIssue::new(op, 0, number);
+            Event::CollectiveIssue(CollectiveIssue {
+                op_id: number,
+                ..issue
+            })
         } else {
             kind.into()
         };

@@ -356,6 +356,7 @@ fn tile(
         segments,
         micro_steps,
         batches,
+        first_collective: None,
         side: Vec::new(),
         // Stages were taken one behind the other: none claims the time of another.
         overlap_s: 0.0,

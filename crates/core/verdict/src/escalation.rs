@@ -423,6 +423,7 @@ mod tests {
             }],
             micro_steps: 1,
             batches: 1,
+            first_collective: None,
             side: Vec::new(),
             overlap_s: 0.0,
             complete: true,

@@ -183,6 +183,7 @@ impl Job {
                 // Its last step first: once it is gone, steps are settled without it.
                 self.finish_rank(rank);
                 self.aligner.leave(rank);
+                let step = self.aligner.job_step(rank, step);
                 self.notes.count(Counted::RankLeft(rank, step), 1);
                 self.take_windows();
             }

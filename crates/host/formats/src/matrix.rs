@@ -386,6 +386,7 @@ fn rank_step(
         segments,
         micro_steps: backward.min(usize::from(u16::MAX)) as u16,
         batches: backward.min(usize::from(u16::MAX)) as u16,
+        first_collective: None,
         side: Vec::new(),
         overlap_s: overlap * ticks.unit_ns * 1e-9,
         complete: true,

@@ -40,6 +40,13 @@ pub struct Hidden {
     pub gain_both_s: f64,
 }
 
+impl Hidden {
+    /// Whether this fault is it.
+    pub(crate) fn is(&self, fault: &Fault) -> bool {
+        (&self.ranks, self.stage) == (&fault.ranks, fault.stage)
+    }
+}
+
 /// What of a fault's lateness is in a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LateShare {

@@ -103,11 +103,9 @@ impl Group {
             self.clear += 1;
         }
         for fault in &mut late {
-            fault.hides.retain(|hidden| {
-                !unclear
-                    .iter()
-                    .any(|it| (&it.ranks, it.stage) == (&hidden.ranks, hidden.stage))
-            });
+            fault
+                .hides
+                .retain(|hidden| !unclear.iter().any(|it| hidden.is(it)));
         }
         if may_mistake {
             // What seems hidden behind a late rank may as well be the wait for it.

@@ -493,3 +493,108 @@ fn steps_that_take_long_close_windows_by_age() {
     let windows = windows(&[slow.clone(), slow], settings());
     assert_eq!(windows[0].steps, 5);
 }
+
+/// The loop of a rank that goes through some steps of an epoch of `of`, each with a collective that has a
+/// number. Behind its last one it takes part in the collectives of those that it has not.
+fn epochs(epochs: usize, of: usize, through: usize, data_ms: impl Fn(usize) -> usize) -> String {
+    let step = |at: usize| {
+        let others = at + 1..at + 1 + of - through;
+        let shadows: Vec<String> = others
+            .filter(|_| at % of + 1 == through)
+            .map(|at| format!("K:{} ", at + 1))
+            .collect();
+        let shadows = shadows.concat();
+        format!("D0 D1+{} B0 K:{} B1 O0 O1 {shadows}", data_ms(at), at + 1)
+    };
+    (0..epochs * of)
+        .filter(|at| at % of < through)
+        .map(step)
+        .collect()
+}
+
+/// Steps and milliseconds of each rank in its loader.
+fn data_ms(windows: &[Window]) -> Vec<(u64, Vec<u64>)> {
+    let rows = windows
+        .iter()
+        .flat_map(|window| &window.blocks)
+        .flat_map(|block| {
+            let data = block
+                .boundaries
+                .iter()
+                .position(|it| it.stage == StageId::DATA);
+            let at = data.expect("a loader") * block.ranks;
+            block.rows().map(move |(step, row)| {
+                let ms = row[at..at + block.ranks]
+                    .iter()
+                    .map(|s| (s * 1e3).round() as u64);
+                (step, ms.collect())
+            })
+        });
+    rows.collect()
+}
+
+#[test]
+fn a_rank_with_fewer_batches_in_an_epoch_is_compared_step_by_step() {
+    let ranks = [5, 6].map(|through| epochs(6, 6, through, |at| 10 + at % 6));
+    let rows = data_ms(&windows(&ranks, settings()));
+    assert!(rows.len() > 20, "{rows:?}");
+    for (step, ms) in rows {
+        assert_eq!(ms, [10 + step % 6; 2], "step {step}");
+    }
+}
+
+proptest! {
+    /// However many batches each rank has in an epoch, what is compared are the same collectives.
+    #[test]
+    fn steps_are_aligned_by_their_collectives(
+        of in 3..9_usize,
+        fewer in prop::collection::vec(0..3_usize, 2..5),
+    ) {
+        let ranks: Vec<String> = fewer
+            .iter()
+            .chain([&0])
+            .map(|fewer| epochs(8, of, of - fewer.min(&(of - 1)), |at| 10 + at % 50))
+            .collect();
+        for (step, ms) in data_ms(&windows(&ranks, settings())) {
+            prop_assert_eq!(&ms, &vec![10 + step % 50; ms.len()]);
+        }
+    }
+}
+
+#[test]
+fn a_rank_whose_collectives_were_not_all_counted_keeps_the_numbers_of_its_steps() {
+    let rank = |missed: usize| -> String {
+        let step = |at: usize| {
+            format!(
+                "D0 D1+{} B0 K:{} K B1 O0 O1 ",
+                10 + at % 50,
+                2 * at + 1 - missed
+            )
+        };
+        (1..40).map(step).collect()
+    };
+    let plain = data_ms(&windows(&[rank(0), rank(0)], settings()));
+    assert_eq!(data_ms(&windows(&[rank(0), rank(1)], settings())), plain);
+    assert!(plain.len() > 30);
+}
+
+#[test]
+fn steps_wait_no_longer_for_a_rank_that_is_gone_to_show_their_numbers() {
+    let mut aligner = Aligner::new(settings());
+    let [behind, ahead] = [epochs(1, 30, 30, |_| 1), epochs(1, 31, 31, |_| 1)];
+    for (step, other) in steps(&behind)
+        .into_iter()
+        .zip(steps(&ahead).into_iter().skip(1))
+    {
+        let step = RankStep {
+            step: other.step,
+            ..step
+        };
+        aligner.push(0, step);
+        aligner.push(1, other);
+    }
+    let before = aligner.steps();
+    aligner.leave(0);
+    aligner.leave(1);
+    assert!(aligner.steps() > before);
+}

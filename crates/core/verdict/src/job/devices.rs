@@ -24,12 +24,12 @@ impl Job {
         hangs.device_time(rank, mark.at, time);
         let event = time.reached.event();
         let stage = event.map_or(StageId::OTHER, |event| self.streams.stage(rank, &event));
-        let blocks = self
-            .detectors
-            .stages
-            .devices
-            .clock
-            .push(rank, mark, time, stage);
+        // Steps of devices are those of their hosts.
+        let of_job = |step| self.aligner.job_step(rank, step);
+        let (mut mark, mut time) = (*mark, *time);
+        (mark.step, time.first_step) = (of_job(mark.step), of_job(time.first_step));
+        let clock = &mut self.detectors.stages.devices.clock;
+        let blocks = clock.push(rank, &mark, &time, stage);
         // Also at a mark of no block: that the device reports at all turns the host's blocks into
         // launches.
         self.detectors.pipelines.see_device();

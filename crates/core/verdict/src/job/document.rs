@@ -32,6 +32,7 @@ impl Job {
                 hosts_may_run_ahead,
                 device_issues_unseen: self.detectors.stages.devices.waits_unseen(),
                 partly_seen: self.is_partly_seen(),
+                unrecorded_share: self.unrecorded_share(),
                 uncompared_ranks: self.uncompared_ranks(),
                 unlike_devices: self.unlike_devices(),
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),

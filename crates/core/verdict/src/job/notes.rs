@@ -16,6 +16,8 @@ const MAX_ENDS: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     counts: BTreeMap<Counted, u64>,
+    /// What steps that were not recorded whole took, in seconds.
+    incomplete_s: f64,
     said: Vec<VerdictNote>,
     of_sources: BTreeSet<SourceNote>,
 }
@@ -62,6 +64,7 @@ impl Notes {
         }
         self.count(Counted::OtherHosts, u64::from(window.unseen_ranks > 0));
         self.count(Counted::IncompleteSteps, window.incomplete_steps);
+        self.incomplete_s += window.incomplete_s * window.group_share;
         self.count(Counted::MismatchedSteps, window.mismatched_steps);
     }
 
@@ -96,8 +99,9 @@ impl Notes {
         self.count(Counted::Restarts, 1);
     }
 
-    /// All of them, of a job with so many windows.
-    fn all(&self, windows: usize) -> impl Iterator<Item = VerdictNote> {
+    /// All of them, of a job with so many windows, in whose steps that were not recorded whole lies this
+    /// share of the time.
+    fn all(&self, windows: usize, share: f64) -> impl Iterator<Item = VerdictNote> {
         let last_steps = self.counts.keys().filter_map(|what| match what {
             Counted::RankLeft(_, step) => Some(*step),
             _ => None,
@@ -116,7 +120,10 @@ impl Notes {
                     step,
                     last_step,
                 },
-                Counted::IncompleteSteps => VerdictNote::IncompleteSteps { steps: count },
+                Counted::IncompleteSteps => VerdictNote::IncompleteSteps {
+                    steps: count,
+                    share,
+                },
                 Counted::MismatchedSteps => VerdictNote::MismatchedSteps { steps: count },
                 Counted::ArrivalsUnknown if count * 2 < windows as u64 => return None,
                 Counted::ArrivalsUnknown => VerdictNote::ArrivalsUnknown,
@@ -136,6 +143,13 @@ impl Job {
         self.notes.say(note);
     }
 
+    /// Share of the time of steps that lies in those which were not recorded whole.
+    pub(super) fn unrecorded_share(&self) -> f64 {
+        let incomplete_s = self.notes.incomplete_s;
+        let all_s = incomplete_s + self.accounting.exposed_s();
+        incomplete_s / all_s.max(f64::MIN_POSITIVE)
+    }
+
     /// Whether a snapshot shows something wrong that names nobody, or nothing to compare.
     pub(super) fn is_partly_seen(&self) -> bool {
         let leaves_open = || self.notes.of_sources.iter().any(SourceNote::leaves_open);
@@ -145,7 +159,10 @@ impl Job {
     /// What stands beside the incidents, of a job whose [hosts may run
     /// ahead](Self::hosts_may_run_ahead) or not.
     pub(super) fn all_notes(&self, hosts_may_run_ahead: bool) -> Vec<VerdictNote> {
-        let mut notes: Vec<VerdictNote> = self.notes.all(self.accounting.listed()).collect();
+        let mut notes: Vec<VerdictNote> = self
+            .notes
+            .all(self.accounting.listed(), self.unrecorded_share())
+            .collect();
         notes.extend(self.nothing_analysed());
         // Profiles bring timed collectives too, and their summary counts them.
         if self.detectors.functions.profiled.is_none() {
@@ -255,7 +272,7 @@ mod tests {
         };
         let mut notes = Notes::default();
         notes.count_arrivals(&window);
-        assert_eq!(notes.all(1).count(), 0);
+        assert_eq!(notes.all(1, 0.0).count(), 0);
     }
 
     #[test]
@@ -264,6 +281,6 @@ mod tests {
         for number in 0..2 * MAX_SAID as u64 {
             notes.say(VerdictNote::Source(SourceNote::ProbeFaults(number)));
         }
-        assert_eq!(notes.all(0).count(), MAX_SAID);
+        assert_eq!(notes.all(0, 0.0).count(), MAX_SAID);
     }
 }

@@ -290,6 +290,33 @@ fn a_device_that_was_always_slow_in_its_optimizer_may_have_more_to_do() {
     assert!(verdict.notes.iter().any(|note| note.starts_with(said)));
 }
 
+#[test]
+fn a_rank_with_fewer_batches_is_not_late_for_validating_while_the_other_trains() {
+    let verdict = verdict_on("uneven_epochs", |_| true);
+    assert_eq!(verdict.incidents, []);
+    // Validation lies in steps that only one of them has.
+    assert_eq!(verdict.conclusion(), Some(Conclusion::StepsUnseen));
+    assert!(verdict.job.unrecorded_share > 0.2);
+    let note = "4 steps, ";
+    assert!(verdict.notes.iter().any(|it| it.starts_with(note)));
+}
+
+#[test]
+fn devices_that_wait_for_replicas_of_a_late_host_are_not_slow() {
+    let stage = "model.fwd_loss_cpu_wall";
+    let text = said_of("hybrid_callback", 1, stage, Side::Host);
+    assert!(text.contains(": 59."), "{text}");
+}
+
+#[test]
+fn that_all_devices_became_slower_is_seen_though_hosts_seldom_wait_for_them() {
+    let verdict = verdict_on("devices_slower", |_| true);
+    let text = &only(&verdict).text;
+    let begin = "steps are 26.8 ms slower than the job's best window since step 105, on all ranks, \
+                 mostly in model.fwd_loss_cpu_wall";
+    assert!(text.starts_with(begin), "{text}");
+}
+
 /// Takes a recording input by input; `ask` gets the job and the clock after each mark. The job.
 fn watched(recording: &str, mut ask: impl FnMut(&mut Job, RankNs)) -> Job {
     let mut job = Job::new("job", Source::Run, Settings::default());
