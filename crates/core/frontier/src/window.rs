@@ -1,4 +1,4 @@
-use model::{Downgrade, Label, Meeting, StageId, Window, median};
+use model::{Downgrade, Label, StageId, Window, median};
 
 use crate::{Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label};
 
@@ -60,11 +60,10 @@ const AHEAD_STEPS: usize = 20;
 
 impl WindowFrontier {
     /// What each step took, in seconds, by its number: its makespan if ranks meet in each step. Hosts
-    /// that run ahead and do not meet wait in turn, and a makespan would add up their waits: of these
-    /// it is what they take by their own clocks.
+    /// that run ahead wait in turn, even those that come together somewhere, and a makespan would add up
+    /// their waits: of these it is what they take by their own clocks.
     pub fn took_s(&self, window: &Window) -> impl Iterator<Item = (u64, f64)> {
-        let is_makespan =
-            !window.runs_ahead || window.meeting == Meeting::Seen || self.steps.len() < AHEAD_STEPS;
+        let is_makespan = !window.runs_ahead || self.steps.len() < AHEAD_STEPS;
         self.steps.iter().map(move |it| {
             let took_s = if is_makespan {
                 it.makespan_s

@@ -109,13 +109,19 @@ pub(crate) fn common_causes(
     // A loader that became slow makes steps longer, too: what all wait for is the nearer cause.
     if causes.is_empty() {
         let all_s: f64 = faults.iter().map(|fault| fault.cost_s).sum();
-        let degraded = degraded(window, found, all_s, best.host.as_ref(), settings);
-        causes.extend(
-            degraded.map(|fault| match account.zip(best.device.as_ref()) {
-                Some((account, best)) => on_devices(fault, account, best),
-                None => fault,
-            }),
-        );
+        let devices = account.zip(best.device.as_ref());
+        // Hosts that seldom read back launch some steps at once, and wait long in others.
+        let (now, reference) = match devices.filter(|(account, _)| account.shows_waits()) {
+            Some((account, best)) => (Some(Reference::of_rows(&account.found)), Some(best)),
+            None => (Reference::of(found), best.host.as_ref()),
+        };
+        let degraded = now.zip(reference).and_then(|(now, reference)| {
+            degraded((window, found), all_s, &now, reference, settings)
+        });
+        causes.extend(degraded.map(|fault| match devices {
+            Some((account, best)) => on_devices(fault, account, best),
+            None => fault,
+        }));
     }
     let is_open = causes.is_empty() && !faults.iter().any(|fault| fault.notable);
     // Where devices are accounted, who comes last is measured on their clocks.
@@ -197,15 +203,14 @@ fn usual_s(window: &Window, stage: StageId) -> f64 {
     sum_s
 }
 
+/// All ranks became slower than they were at best, beyond what faults of a window explain.
 fn degraded(
-    window: &Window,
-    found: &WindowFrontier,
+    (window, found): (&Window, &WindowFrontier),
     explained_s: f64,
-    reference: Option<&Reference>,
+    now: &Reference,
+    reference: &Reference,
     settings: &IncidentSettings,
 ) -> Option<Fault> {
-    let reference = reference?;
-    let now = Reference::of(found)?;
     let steps = found.steps.len() as f64;
     // Late ranks that came up since make every step longer: that is their incident.
     let unexplained_s = now.step_s - explained_s / steps;
@@ -214,7 +219,7 @@ fn degraded(
     if !slower {
         return None;
     }
-    let stage = reference.slower_stage(&now)?;
+    let stage = reference.slower_stage(now)?;
     let cost_s = (unexplained_s - reference.step_s) * steps;
     // One slow window is weather: the tracker speaks of it when a second one follows.
     Some(Fault {
