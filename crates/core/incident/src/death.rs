@@ -1,18 +1,17 @@
-//! Ranks that were killed.
+//! Ranks that were killed, or ended by themselves.
 
 use collective::Stall;
 use model::{
-    Action, Claim, Finding, IncidentKind, JobContext, KilledRank, Observation, Origin, Pace,
+    Action, Claim, Death, Finding, IncidentKind, JobContext, KilledRank, Observation, Origin, Pace,
     RankPart, Severity, Subject,
 };
 
-/// The finding about a rank that was killed, and who was left waiting for it.
+/// The finding about a rank that ended and should not have, and who was left waiting for it.
 ///
-/// `signal` is what killed it, where that is known; `open` is whether the job ended with it,
-/// and did not start again.
+/// Open if the job ended with it, and did not start again.
 pub fn death(
     rank: u32,
-    signal: Option<i32>,
+    death: Death,
     step: u64,
     stall: Option<&Stall>,
     context: JobContext<'_>,
@@ -24,14 +23,14 @@ pub fn death(
         .into_iter()
         .flat_map(|stall| &stall.waits)
         .find(|wait| wait.missing.contains(&rank));
-    let ended = Observation::Killed { signal };
+    let ended = Observation::Killed(death);
     let waits = wait.map(|wait| Observation::Wait {
         wait: Box::new(wait.clone()),
         is_unseen: false,
     });
     let killed = KilledRank {
         rank,
-        signal,
+        death,
         step,
         wait: wait.cloned(),
     };
@@ -57,14 +56,16 @@ pub fn death(
         facts: [ended].into_iter().chain(waits).map(Into::into).collect(),
         actions: vec![Action::LookAtRanks {
             ranks,
-            part: part(signal),
+            part: part(death),
         }],
         ..Finding::new(Origin::Death, id, Claim::Killed(Box::new(killed)))
     }
 }
 
-fn part(signal: Option<i32>) -> RankPart {
+fn part(Death { signal, code }: Death) -> RankPart {
     match signal {
+        // Its traceback says why.
+        None if code.is_some() => RankPart::EndedOutput,
         // SIGKILL is what the kernel's out-of-memory killer sends.
         Some(9) => RankPart::Memory,
         // SIGBUS is what a write into a mapping gets once /dev/shm is full.

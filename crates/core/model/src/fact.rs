@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cause, Claim, Device, DeviceArrival, Failure, FunctionFault, Label, LateIn, Method,
+    Cause, Claim, Death, Device, DeviceArrival, Failure, FunctionFault, Label, LateIn, Method,
     NetworkFault, PipelineFact, SlowCommunicator, SlowConnection, StepSlowdown, Straggler,
     UnreadStack, Wait,
 };
@@ -158,10 +158,7 @@ pub enum Observation {
     /// No counter of operations moves.
     Failure(Box<Failure>),
     /// A process ended without closing its ring.
-    Killed {
-        /// By which signal, where that is known.
-        signal: Option<i32>,
-    },
+    Killed(Death),
     /// Where main threads are.
     Stack {
         /// Of which ranks.
@@ -324,7 +321,7 @@ impl Observation {
             | Self::Device { .. }
             | Self::GpusInStandstill { .. }
             | Self::Network { .. }
-            | Self::Killed { .. } => Method::Host,
+            | Self::Killed(_) => Method::Host,
             Self::Arrival { .. }
             | Self::Bandwidth(_)
             | Self::Straggler(_)
@@ -380,7 +377,7 @@ impl Observation {
             | Self::Wait { .. }
             | Self::DeviceArrival(_)
             | Self::Failure(_)
-            | Self::Killed { .. }
+            | Self::Killed(_)
             | Self::Stack { .. } => None,
         }
     }
@@ -527,7 +524,10 @@ mod tests {
             Observation::Failure(Box::new(failure())),
             Observation::Connection(Box::new(connection())),
             Observation::Path { is_broken: true },
-            Observation::Killed { signal: Some(9) },
+            Observation::Killed(Death {
+                signal: Some(9),
+                code: None,
+            }),
             Observation::Stack {
                 ranks: vec![2],
                 frames: Vec::new(),

@@ -101,13 +101,24 @@ pub enum PauseKind {
     Downloads,
 }
 
-/// A rank that was killed.
+/// How a process ended that should not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Death {
+    /// The signal that killed it, where that is known.
+    pub signal: Option<i32>,
+    /// Its exit code, if it ended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+}
+
+/// A rank that was killed, or ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KilledRank {
     /// The rank.
     pub rank: u32,
-    /// By which signal, where that is known.
-    pub signal: Option<i32>,
+    /// How.
+    #[serde(flatten)]
+    pub death: Death,
     /// Its step.
     pub step: u64,
     /// The collective that others were left waiting in.

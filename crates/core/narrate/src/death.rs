@@ -1,6 +1,6 @@
-//! Ranks that were killed.
+//! Ranks that were killed, or ended by themselves.
 
-use model::KilledRank;
+use model::{Death, KilledRank};
 
 use crate::fact::Worded;
 use crate::stall::collective;
@@ -9,14 +9,15 @@ use crate::words::who;
 pub(crate) fn headline(killed: &KilledRank) -> String {
     let KilledRank {
         rank,
-        signal,
+        death: Death { signal, code },
         step,
         wait,
     } = killed;
-    let mut text = match signal {
-        Some(signal) => format!("rank {rank} was killed by {}", named(*signal)),
+    let mut text = match (signal, code) {
+        (Some(signal), _) => format!("rank {rank} was killed by {}", named(*signal)),
+        (None, Some(code)) => format!("rank {rank} ended with exit code {code}"),
         // The launcher collected the exit status before laggard could.
-        None => format!("rank {rank} ended abruptly"),
+        (None, None) => format!("rank {rank} ended abruptly"),
     };
     // A log does not know of steps.
     if *step > 0 {
@@ -62,8 +63,12 @@ fn named(signal: i32) -> String {
     format!("signal {signal}{name}")
 }
 
-pub(crate) fn fact(signal: Option<i32>) -> Worded {
-    let values = signal.map(|signal| ("signal", f64::from(signal)));
-    let text = "its process did not exit cleanly".to_owned();
-    Worded::new("killed", text, values.as_slice())
+pub(crate) fn fact(Death { signal, code }: Death) -> Worded {
+    let signal = signal.map(|signal| ("signal", f64::from(signal)));
+    let value = signal.or(code.map(|code| ("exit_code", f64::from(code))));
+    let text = match code {
+        Some(code) => format!("its process ended with exit code {code}"),
+        None => "its process did not exit cleanly".to_owned(),
+    };
+    Worded::new("killed", text, value.as_slice())
 }

@@ -158,7 +158,7 @@ fn worded(what: &Observation) -> Worded {
         Observation::Wait { wait, is_unseen } => stall::wait(wait, *is_unseen),
         Observation::DeviceArrival(arrival) => stall::device_arrival(arrival),
         Observation::Failure(failure) => inside::fact(failure),
-        Observation::Killed { signal } => death::fact(*signal),
+        Observation::Killed(death) => death::fact(*death),
         Observation::Stack {
             ranks,
             frames,

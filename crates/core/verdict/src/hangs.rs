@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, Entered, HangSettings, Stall};
 use incident::{death, folded, hang};
 use model::{
-    Communicator, DeviceTime, Event, Fact, Finding, JobContext, Mark, Operation, Origin,
+    Communicator, Death, DeviceTime, Event, Fact, Finding, JobContext, Mark, Operation, Origin,
     PipelineRankState, ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind,
     Standstill,
 };
@@ -36,6 +36,9 @@ pub(crate) struct Hangs {
     in_profiler: BTreeMap<u32, RankNs>,
     /// The first rank that was killed, and by which signal.
     killed: Option<(u32, Option<i32>)>,
+    /// The first rank that ended by itself, and its exit code, as long as nobody else did who did not wait
+    /// for it.
+    exited: Option<(u32, i32)>,
     /// Until when it is known that nobody has done anything.
     quiet_until: Option<RankNs>,
     /// A stall whose ranks seemed to have ended in good order.
@@ -224,6 +227,10 @@ impl Hangs {
     /// A rank's process was killed: the first one is the reason for whatever follows. In a
     /// hang it is how somebody ended it. `false` if it is not the reason.
     pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) -> bool {
+        // It gave up, or was ended, because of the one that had ended.
+        if self.exited.is_some_and(|(first, _)| first != rank) {
+            return false;
+        }
         if ends_itself(signal) && self.gives_up(rank, signal.is_some()) {
             return false;
         }
@@ -240,7 +247,8 @@ impl Hangs {
     }
 
     /// A rank's process has ended by itself, and not as one that is done.
-    pub(crate) fn fail(&mut self, rank: u32) {
+    pub(crate) fn fail(&mut self, rank: u32, code: i32) {
+        let is_first = self.failed.is_empty() && self.killed.is_none();
         self.failed.insert(rank);
         if let Some(under) = self
             .dismissed
@@ -250,7 +258,22 @@ impl Hangs {
             self.now.get_or_insert(under);
         }
         // Before it is gone: one that has ended waits for nobody.
-        self.gives_up(rank, true);
+        let stall = self.collectives.stuck();
+        let waits = |(first, _): &mut (u32, i32)| {
+            let waits = |it: &Stall| it.accused() == [*first] && it.waiting.contains(&rank);
+            stall.as_ref().is_some_and(waits)
+        };
+        // Who ends without waiting for the first may have the same reason.
+        self.exited = self.exited.take_if(waits);
+        let gave_up = self.gives_up(rank, true);
+        // Who waits for another may have noticed sooner than we that it had ended.
+        let is_victim = stall.is_some_and(|it| it.waiting.contains(&rank));
+        // A log does not know of steps, and not of who was the first.
+        let has_steps = self.collectives.step_of(rank) > 0;
+        let is_reason = is_first && !is_victim && !gave_up && !self.is_reported();
+        if is_reason && has_steps && code > 0 {
+            self.exited = Some((rank, code));
+        }
         self.collectives.leave(rank);
     }
 
@@ -266,7 +289,8 @@ impl Hangs {
     /// different things. Then the hang is spoken of, whatever it was before.
     fn gives_up(&mut self, rank: u32, by_itself: bool) -> bool {
         // The others give up because of the rank that was killed.
-        if self.killed.is_some_and(|(_, signal)| !ends_itself(signal)) || self.is_reported() {
+        let is_dead = self.killed.is_some_and(|(_, signal)| !ends_itself(signal));
+        if is_dead || self.exited.is_some() || self.is_reported() {
             return false;
         }
         let Some(stall) = self.collectives.stuck() else {
@@ -310,14 +334,24 @@ impl Hangs {
         Some(finding)
     }
 
-    /// Which rank was killed, and who was left waiting for it.
+    /// Which rank was killed or ended by itself, and who was left waiting for it.
     pub(crate) fn death(&self, context: JobContext<'_>) -> Option<Finding> {
-        let (rank, signal) = self.killed?;
+        let (rank, how) = match (self.killed, self.exited) {
+            (Some((rank, signal)), _) => (rank, Death { signal, code: None }),
+            (None, Some((rank, code))) => (
+                rank,
+                Death {
+                    signal: None,
+                    code: Some(code),
+                },
+            ),
+            (None, None) => return None,
+        };
         let step = u64::from(self.collectives.step_of(rank));
         let stall = self.collectives.stuck();
         // A start has one death, the first, so that its number is an id.
         let id = format!("k{}", self.restarts + 1);
-        Some(death(rank, signal, step, stall.as_ref(), context, id))
+        Some(death(rank, how, step, stall.as_ref(), context, id))
     }
 
     /// Nobody has done anything until `at`; `standing` says where ranks of pipelines are then.

@@ -36,6 +36,14 @@ fn every_hang_has_its_culprit_and_says_why() {
             vec![2],
             [missing, "rank 2 is in Shards.read_shard ("],
         ),
+        (
+            "exception",
+            vec![1],
+            [
+                "rank 1 ended with exit code 1 in step 20, before it entered ALLREDUCE #26",
+                "(ranks 0,2 were in it)",
+            ],
+        ),
         ("spin", vec![2], [missing, "rank 2 is busy in spin ("]),
         (
             "gil",

@@ -178,8 +178,8 @@ impl Detector for InCollectives {
             Input::Network { rank, fault } => self.take_network(*rank, fault, context),
             Input::Left { rank, orderly, .. } => hangs.leave(*rank, *orderly),
             Input::Killed { rank, signal } => return self.kill(*rank, *signal, context),
-            Input::Failed { rank, .. } => {
-                hangs.fail(*rank);
+            Input::Failed { rank, code } => {
+                hangs.fail(*rank, *code);
                 let hang = hangs.given_up(context);
                 return hang
                     .map(|it| Announcement::Found(it.claim))
