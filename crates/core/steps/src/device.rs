@@ -8,10 +8,10 @@ use std::ops::{Range, RangeInclusive};
 
 use model::{
     BlockTime, Cut, DeviceTime, DeviceWindow, Event, HostTimes, Mark, Meeting, RankNs, RankStep,
-    ReadBacks, StageId, Window,
+    ReadBacks, StageId,
 };
 
-use self::groups::waits_in_groups_s;
+use self::groups::{is_divided, waits_in_groups_s};
 use self::reads::{Reads, Waits};
 use crate::Segmenter;
 use crate::align::JobStep;
@@ -411,8 +411,10 @@ impl DeviceClock {
         // cut.
         let held_up = |cut| are_held_up(&sampled, ranks, cut).unwrap_or(false);
         let chosen = choose_device_cut(&steps, held_up, |cut| {
-            let (window, held_s) = with_held_s(&sampled, ranks, cut)?;
-            waits_in_groups_s(&window, &held_s)
+            let window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
+            // On the other clocks only where that is of use.
+            is_divided(&window).then_some(())?;
+            waits_in_groups_s(&window, &held_s(&sampled, ranks, cut)?)
         });
         let (mut cut, mut meeting) = (chosen.cut, chosen.meeting);
         let seen = chosen.unrecorded.filter(|_| meeting == Meeting::Seen);
@@ -484,7 +486,9 @@ fn plane(sampled: &SampledSteps, clock: StepClock) -> Vec<JobStep> {
 /// Whether the devices that seem to wait for others in the segment that ends at the cut mostly have
 /// nothing to do: their hosts hold them up, and do not read back meanwhile.
 fn are_held_up(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<bool> {
-    let (window, held_s) = with_held_s(sampled, ranks, cut)?;
+    let device = plane(sampled, StepClock::Device);
+    let window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
+    let held_s = held_s(sampled, ranks, cut)?;
     let (mut longer_s, mut held_longer_s) = (0.0, 0.0);
     for (block, held_s) in window.blocks.iter().zip(held_s) {
         let cells = block.boundaries.len() * block.ranks;
@@ -501,11 +505,8 @@ fn are_held_up(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<bool> 
     Some(held_longer_s > HELD_SHARE * longer_s)
 }
 
-/// The steps cut in one place, and by block for how long of each segment hosts hold their devices up
-/// and do not read back meanwhile.
-fn with_held_s(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<(Window, Vec<Vec<f64>>)> {
-    let device = plane(sampled, StepClock::Device);
-    let window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
+/// By block, for how long of each segment hosts hold their devices up and do not read back meanwhile.
+fn held_s(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<Vec<Vec<f64>>> {
     let on = |clock| durations_s(sampled, clock, ranks, cut);
     let mut held_s = on(StepClock::HostBoundLeast)?;
     let (read_s, after_s) = (on(StepClock::Reading)?, on(StepClock::AfterRead)?);
@@ -516,7 +517,7 @@ fn with_held_s(sampled: &SampledSteps, ranks: &[u32], cut: Cut) -> Option<(Windo
             *held_s = held_s.min(*after_s);
         }
     }
-    Some((window, held_s))
+    Some(held_s)
 }
 
 /// By block, what segments take on one of the clocks of the steps.

@@ -136,9 +136,9 @@ fn choose_with(
 /// collective brings, as in a tensor-parallel forward pass, and be apart where the last collectives
 /// are issued. That cut is preferred if much more lateness vanishes there, or if devices only seem to
 /// wait for others at the one that is chosen: `are_held_up` says that their hosts hold them up there.
+/// Then they may also meet where the last collective is issued, as they wait for one before it.
 /// Where several communicators divide the ranks, `waits_s` says how long devices wait for the last rank of
 /// theirs if rows begin at a cut: the cut at which much more is waited is preferred, too.
-/// Then they may also meet where the last collective is issued, as they wait for one before it.
 /// Where they lose exactly what they are early by behind the last issue, that they meet there is certain.
 ///
 /// # Source
@@ -162,8 +162,10 @@ pub(crate) fn choose_device_cut(
     let best = seen.max_by(|one, other| one.met_s().total_cmp(&other.met_s()));
     let met_s = measured(chosen.cut).met_s();
     let is_waited_more = |best: &CandidateCut| {
-        let both_s = waits_s(chosen.cut).zip(waits_s(best.cut));
-        both_s.is_some_and(|(chosen_s, best_s)| chosen_s < FIRST_SHARE * best_s)
+        let is_less =
+            |chosen_s| waits_s(best.cut).is_some_and(|best_s| chosen_s < FIRST_SHARE * best_s);
+        // Nothing if no communicators divide the ranks: then the other cut need not be asked.
+        waits_s(chosen.cut).is_some_and(is_less)
     };
     let preferred = match best {
         Some(best) if met_s < FIRST_SHARE * best.met_s() || is_waited_more(&best) => Some(best),

@@ -24,7 +24,7 @@ pub(super) enum Drift {
 /// How the ranks of a step drifted apart. `may_follow` says whether a rank may deliver more steps.
 ///
 /// # Source
-/// Ours: docs/math/meetings.md.
+/// Ours: docs/math/frontier.md.
 pub(super) fn drift(
     pending: &BTreeMap<u32, PendingStep>,
     step: u32,

@@ -1,5 +1,7 @@
 //! A recorded pipeline whose hosts run ahead of their devices.
 
+use std::ops::Range;
+
 use model::{
     Announcement, Claim, Conclusion, Event, Incident, Input, RankNs, Side, Source, Verdict,
 };
@@ -36,6 +38,19 @@ pub(crate) fn only(verdict: &Verdict) -> &Incident {
     incident
 }
 
+/// What is said of a job, which has one incident: of one side of a rank, charged so many milliseconds of each
+/// step.
+fn charged(recording: &str, rank: u32, side: Side, ms: Range<f64>) -> Verdict {
+    let verdict = verdict_on(recording, |_| true);
+    let incident = only(&verdict);
+    let subject = &incident.subject;
+    let found = (&subject.ranks[..], subject.side);
+    assert_eq!(found, (&[rank][..], Some(side)), "{}", incident.text);
+    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!(ms.contains(&charged_ms), "{charged_ms} ms");
+    verdict
+}
+
 #[test]
 fn slow_blocks_of_a_device_are_named_as_the_devices() {
     let verdict = verdict(|_| true);
@@ -62,90 +77,42 @@ fn slow_blocks_of_a_device_are_named_as_the_devices() {
 /// Two tensor-parallel ranks wait for each other within their passes, and are apart between these.
 #[test]
 fn a_slow_device_of_a_tensor_group_is_named() {
-    let verdict = verdict_on("tensor_device", |_| true);
-    let incident = only(&verdict);
-    let subject = &incident.subject;
-    assert_eq!(
-        (&subject.ranks[..], subject.side),
-        (&[1][..], Some(Side::Device)),
-        "{}",
-        incident.text
-    );
-    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
-    assert!(
-        (25.0..36.0).contains(&charged_ms),
-        "{charged_ms} ms of 28.1"
-    );
+    charged("tensor_device", 1, Side::Device, 25.0..36.0);
 }
 
 /// Hosts wait for their devices in a barrier, which is no read-back: what they take there is no work.
 #[test]
 fn a_late_loader_is_named_though_hosts_meet_in_a_barrier() {
-    let verdict = verdict_on("barrier_loader", |_| true);
-    let incident = only(&verdict);
-    let subject = &incident.subject;
-    assert_eq!(
-        (&subject.ranks[..], subject.stage.as_deref(), subject.side),
-        (&[1][..], Some("data.next_wait"), Some(Side::Host)),
-        "{}",
-        incident.text
-    );
-    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
-    assert!((36.0..44.0).contains(&charged_ms), "{charged_ms} ms of 40");
+    let verdict = charged("barrier_loader", 1, Side::Host, 36.0..44.0);
+    let subject = &only(&verdict).subject;
+    assert_eq!(subject.stage.as_deref(), Some("data.next_wait"));
 }
 
 /// A script whose loader and model are not marked: its steps begin in the backward pass, where ranks are
 /// apart. The other device waits for the late batch behind the first all-reduce, and is not slow.
 #[test]
 fn a_rank_that_waits_for_a_batch_of_the_step_before_is_not_named_for_it() {
-    let verdict = verdict_on("unmarked_loader", |_| true);
-    let incident = only(&verdict);
-    let subject = &incident.subject;
-    let found = (&subject.ranks[..], subject.side);
-    assert_eq!(found, (&[1][..], Some(Side::Host)), "{}", incident.text);
-    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
-    assert!((36.0..44.0).contains(&charged_ms), "{charged_ms} ms of 40");
+    charged("unmarked_loader", 1, Side::Host, 36.0..44.0);
 }
 
 /// The optimizer runs on hosts, between a read-back of the gradients and a copy of the weights. The other
 /// device waits for a late one behind the first all-reduce of the next step, in the same stage.
 #[test]
 fn a_rank_whose_host_is_late_in_its_optimizer_is_named_and_not_the_one_that_waits() {
-    let verdict = verdict_on("offloaded_optimizer", |_| true);
-    let incident = only(&verdict);
-    let subject = &incident.subject;
-    let found = (&subject.ranks[..], subject.side);
-    assert_eq!(found, (&[0][..], Some(Side::Host)), "{}", incident.text);
-    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
-    assert!((21.0..28.0).contains(&charged_ms), "{charged_ms} ms of 24");
+    charged("offloaded_optimizer", 0, Side::Host, 21.0..28.0);
 }
 
 /// Its barrier takes up to 9 ms longer than each host has to wait for its device.
 #[test]
 fn a_slow_device_is_named_though_hosts_wait_for_each_other_too() {
-    let verdict = verdict_on("unmarked_device", |_| true);
-    let incident = only(&verdict);
-    let subject = &incident.subject;
-    let found = (&subject.ranks[..], subject.side);
-    assert_eq!(found, (&[1][..], Some(Side::Device)), "{}", incident.text);
-    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
-    assert!((27.0..33.0).contains(&charged_ms), "{charged_ms} ms of 30");
+    charged("unmarked_device", 1, Side::Device, 27.0..33.0);
 }
 
 /// The stage behind a slow one waits for it within its forward pass, and looks as late as that beside the
 /// same stage of the other pipeline.
 #[test]
 fn of_two_pipelines_a_stage_that_waits_for_a_slow_one_is_not_named() {
-    let verdict = verdict_on("pipelines_device", |_| true);
-    let incident = only(&verdict);
-    let subject = &incident.subject;
-    let found = (&subject.ranks[..], subject.side);
-    assert_eq!(found, (&[2][..], Some(Side::Device)), "{}", incident.text);
-    let charged_ms = incident.cost_s * 1e3 / verdict.job.analysed_steps as f64;
-    assert!(
-        (22.0..30.0).contains(&charged_ms),
-        "{charged_ms} ms of 22.5"
-    );
+    let verdict = charged("pipelines_device", 2, Side::Device, 22.0..30.0);
     // The other pipeline shows what its stage asks for.
     assert!(verdict.job.unlike_devices.is_empty());
 }
