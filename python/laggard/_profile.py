@@ -8,9 +8,12 @@ PyTorch takes up to 40 us for each operator to stop and to write, and holds the 
 several times what the operators themselves took. So the first step is recorded alone, and how long
 PyTorch takes to stop after it bounds how many more are.
 
-What is open when PyTorch's profiler stops, as the range of ``DistributedDataParallel.forward``
-around the begin of a step, writes to freed memory if another one runs when it is closed. So
-between the two nothing is recorded for a step.
+What is open when PyTorch's profiler stops writes to freed memory when it is closed. A range of the
+loop does if another one runs then, as that of ``DistributedDataParallel.forward`` around the begin
+of a step: so between the two nothing is recorded for a step. The range of a collective does in any
+case, unless it is NCCL's, which ends as it is issued: gloo closes it in a thread of its own, once
+all ranks have come. So beside other groups than NCCL's nothing new is recorded first, and PyTorch's
+profiler stops some steps later.
 """
 
 import contextlib
@@ -27,6 +30,11 @@ from laggard import _native
 STALL_S = 0.5
 # Stopping and writing, by how long stopping takes.
 STOP_AND_WRITE = 1.5
+# How long collectives may be under way: these steps and seconds, or more seconds if steps are long.
+SETTLE_STEPS, SETTLE_S, SETTLE_MOST_S = 4, 0.5, 2.0
+
+# What becomes of the step that begins.
+RECORDED, ENOUGH, NOT_KEPT = range(3)
 
 
 class Recorder:
@@ -37,13 +45,15 @@ class Recorder:
         self._autograd = torch.autograd
         self._profiler = torch.autograd.profiler
         self._range = self._recorded = self._calls = self._room = self._last = None
-        self._recording = False
+        self._recording, self._settling = False, None
         os.register_at_fork(after_in_child=self._after_fork)
 
     def begin(self, step):
         """Starts to record; says whether it does."""
         if self._is_taken():
             return False
+        if self._may_outlast() and not hasattr(self._autograd, "_toggle_collection_dynamic"):
+            raise RuntimeError("this PyTorch cannot stop to record before its profiler stops")
         self._recorded = self._room = self._last = None
         self._start(step)
         return True
@@ -63,16 +73,16 @@ class Recorder:
                 gc.callbacks.append(self._calls)
 
     def step(self, step, wanted):
-        """A step begins, and so many more are wanted; says whether what is recorded is enough."""
+        """A step begins, and so many more are wanted; says what becomes of it."""
         if self._room is None:
-            return self._measure(wanted)
+            return self._measure(wanted) if self.settles(step) else NOT_KEPT
         if not self._recording:
             return self._go_on(step, wanted)
         if step >= self._last:
-            return True
+            return ENOUGH
         self._leave()
         self._enter(step)
-        return False
+        return RECORDED
 
     def _measure(self, wanted):
         """Stops after the first step, which is enough if others would take too long."""
@@ -80,19 +90,47 @@ class Recorder:
         self._recorded = self._stop()
         steps = int(STALL_S / STOP_AND_WRITE / (time.perf_counter() - began))
         if self._recorded is None or steps == 0 or wanted < 2:
-            return True
+            return ENOUGH
         # A power of two: ranks, of which each stops a little sooner or later, mostly end together.
         self._room = 1 << (steps.bit_length() - 1)
-        return False
+        return NOT_KEPT
 
     def _go_on(self, step, wanted):
         """Records so many steps, if nobody else does by now. The first one is not kept."""
         if self._is_taken():
-            return True
+            return ENOUGH
         self._recorded = None
         self._last = step + min(self._room, wanted)
         self._start(step)
-        return False
+        return NOT_KEPT
+
+    def settles(self, step):
+        """Records nothing from this step on; says whether PyTorch's profiler may stop by now."""
+        if not self._recording:
+            return True
+        if self._settling is None:
+            self._end_calls()
+            self._leave()
+            self._settling = step, time.monotonic()
+            # A profiler of the user's that was started since has stopped ours.
+            if self._users_runs() or not self._may_outlast():
+                return True
+            # All of them: PyTorch prints a warning if some are left out.
+            kinds = set(self._torch.profiler.ProfilerActivity.__members__.values())
+            self._autograd._toggle_collection_dynamic(False, kinds)
+        first, since = self._settling
+        steps, seconds = step - first, time.monotonic() - since
+        return steps > 0 and (
+            seconds >= SETTLE_MOST_S or (steps >= SETTLE_STEPS and seconds >= SETTLE_S)
+        )
+
+    def _may_outlast(self):
+        """Whether collectives that were recorded may be under way when the profiler stops."""
+        distributed = self._torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return False
+        groups = distributed.distributed_c10d._world.pg_map.values()
+        return any(str(backend) != "nccl" for backend, _ in groups)
 
     def stop(self):
         """Stops to record; says whether there is something to write."""
@@ -118,14 +156,18 @@ class Recorder:
 
     def _stop(self):
         """What was recorded; ``None`` if it is lost."""
-        if self._calls is not None and not self._stop_calls():
-            self._calls = None
-        self._leave()
-        self._recording = False
+        if self._settling is None:
+            self._end_calls()
+            self._leave()
+        self._recording, self._settling = False, None
         # Who starts a profiler stops the one that runs: then there is nothing left of ours.
         if self._users_runs() or not self._autograd._profiler_enabled():
             return None
         return self._autograd._disable_profiler()
+
+    def _end_calls(self):
+        if self._calls is not None and not self._stop_calls():
+            self._calls = None
 
     def _stop_calls(self):
         with contextlib.suppress(ValueError):  # if a script has taken it out

@@ -65,7 +65,7 @@ def test_a_window_ends_before_stopping_takes_too_long(python):
                 "Of four steps at most."
                 _profile.STALL_S = stall_s
                 step = 1
-                while not recorder.step(step, 4 - step):
+                while recorder.step(step, 4 - step) != _profile.ENOUGH:
                     step += 1
                 assert recorder.stop()
                 recorder.write(path)
@@ -111,7 +111,8 @@ def test_ranges_that_are_open_as_a_step_begins_write_to_no_freed_memory(python):
 
             _profile.STALL_S = 1e9
             passed = [pass_boundary(step) for step in (1, 2, 3, 4)]
-            assert [ended for ended, _ in passed] == [False, False, False, True]
+            kept = [_profile.NOT_KEPT, _profile.NOT_KEPT, _profile.RECORDED, _profile.ENOUGH]
+            assert [ended for ended, _ in passed] == kept
             assert recorder.stop()
             recorder.write("ranges.json")
             with open("ranges.json") as file:
@@ -123,6 +124,51 @@ def test_ranges_that_are_open_as_a_step_begins_write_to_no_freed_memory(python):
     )
     assert written == [0, 0, 0, 0]
     assert steps == ["ProfilerStep#2", "ProfilerStep#3"]
+
+
+def test_collectives_under_way_write_to_no_freed_memory(python):
+    """Of gloo, whose threads close their ranges once the other rank has come. If they did, one of
+    these windows would end the process."""
+    names = python(
+        """
+        import itertools, json, subprocess, sys
+        import torch
+        import torch.distributed as dist
+        from laggard import _profile
+
+        is_other = "other" in sys.argv
+        if not is_other:
+            other = subprocess.Popen([sys.executable, __file__, "other"])
+        store = dist.FileStore("store", 2)
+        dist.init_process_group("gloo", store=store, rank=int(is_other), world_size=2)
+
+        def reduce():
+            return [dist.all_reduce(torch.ones(8), async_op=True) for _ in range(40)]
+
+        for window in itertools.count() if is_other else ():
+            store.wait([f"come {window}"])
+            for work in reduce():
+                work.wait()
+
+        _profile.SETTLE_STEPS, _profile.SETTLE_S = 1, 0.0
+        recorder = _profile.Recorder(torch)
+        for window in range(200):
+            assert recorder.begin(0)
+            works = reduce()
+            assert recorder.step(1, 1) == _profile.NOT_KEPT
+            store.set(f"come {window}", "now")
+            for work in works:
+                work.wait()
+            assert recorder.step(2, 1) == _profile.ENOUGH
+            assert recorder.settles(2) and recorder.stop()
+        recorder.write("ranges.json")
+        other.kill()
+        with open("ranges.json") as file:
+            names = {event["name"] for event in json.load(file)["traceEvents"]}
+        print(json.dumps(sorted(names)))
+        """
+    )
+    assert {"gloo:all_reduce", "ProfilerStep#0"} <= set(names)
 
 
 def test_collections_of_garbage_are_calls_without_a_caller(python):

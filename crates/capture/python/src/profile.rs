@@ -12,8 +12,9 @@ use crate::probe::now;
 /// `Recorder` of `python/laggard/_profile.py`.
 static RECORDER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// How often a recorder stops or begins again before it records on.
-const RESTARTS: u8 = 2;
+/// What a recorder says of the step that begins, as `_profile.py` numbers it.
+const RECORDED: u8 = 0;
+const NOT_KEPT: u8 = 2;
 
 /// What a rank keeps of its orders. Touched under the interpreter's lock only.
 pub(crate) struct Windows {
@@ -29,9 +30,11 @@ struct OrderInProgress {
     order: ProfileOrder,
     since: RankNs,
     start_ns: u64,
-    /// Boundaries of steps at which the recorder still has to stop or to begin again: it stops after the
-    /// first step, to see how long that takes, and begins again one step later.
-    restarts: u8,
+    /// Whether the recorder has not begun with what it keeps: it stops after the first step, to see how
+    /// long that takes, and begins again.
+    begins: bool,
+    /// The steps that were recorded, once they are enough.
+    recorded_steps: Option<u32>,
 }
 
 impl Windows {
@@ -77,7 +80,7 @@ impl Windows {
             ProfileState::Missed
         } else {
             mark(Event::ProfilerBegin);
-            let begun = ask("begin", (step,));
+            let begun = ask("begin", (step,)).map(|begun| begun != 0);
             if begun.is_none() {
                 // It may have failed once the profiler ran.
                 ask("close", ());
@@ -102,7 +105,8 @@ impl Windows {
                 order,
                 since,
                 start_ns,
-                restarts: RESTARTS,
+                begins: true,
+                recorded_steps: None,
             }));
         } else {
             self.done.set(order.number);
@@ -110,31 +114,46 @@ impl Windows {
     }
 
     fn go_on(&self, mut recording: OrderInProgress, step: u32, mark: &dyn Fn(Event)) {
+        if let Some(recorded_steps) = recording.recorded_steps {
+            return self.settle(recording, recorded_steps, step, mark);
+        }
         let order = &mut recording.order;
         let recorded_steps = step.wrapping_sub(order.first_step);
         let before = now();
         let late_ns = before.0.saturating_sub(recording.since.0);
         if recorded_steps >= order.steps || late_ns / 1_000_000 >= order.limit_ms.into() {
-            return self.end(recording, recorded_steps, mark);
+            return self.settle(recording, recorded_steps, step, mark);
         }
         let wanted = order.steps - recorded_steps;
-        let next = || ask("step", (step, wanted)) == Some(true);
-        if recording.restarts == 0 {
-            if next() {
-                self.end(recording, recorded_steps, mark);
-            }
-            return;
+        if recording.begins {
+            mark(Event::ProfilerBegin);
         }
-        mark(Event::ProfilerBegin);
-        let is_enough = next();
-        mark(Event::ProfilerEnd);
-        recording.start_ns += now().0.saturating_sub(before.0);
-        if is_enough {
+        let says = ask("step", (step, wanted));
+        if recording.begins {
+            mark(Event::ProfilerEnd);
+            recording.start_ns += now().0.saturating_sub(before.0);
+        }
+        match says {
+            Some(RECORDED) => recording.begins = false,
+            // Of the steps so far nothing is kept.
+            Some(NOT_KEPT) => order.first_step = step,
+            _ => return self.settle(recording, recorded_steps, step, mark),
+        }
+        self.recording.set(Some(recording));
+    }
+
+    /// Ends a window as soon as the recorder may stop.
+    fn settle(
+        &self,
+        mut recording: OrderInProgress,
+        recorded_steps: u32,
+        step: u32,
+        mark: &dyn Fn(Event),
+    ) {
+        if ask("settles", (step,)) != Some(0) {
             return self.end(recording, recorded_steps, mark);
         }
-        // Of the steps so far nothing is kept.
-        (order.first_step, order.steps) = (step, wanted);
-        recording.restarts -= 1;
+        recording.recorded_steps = Some(recorded_steps);
         self.recording.set(Some(recording));
     }
 
@@ -147,7 +166,7 @@ impl Windows {
         let stopped = ask("stop", ());
         let after = now();
         // `false` if a profiler of the user's has stopped ours: then there is nothing to write.
-        let written = stopped.filter(|stopped| *stopped).and_then(|_| {
+        let written = stopped.filter(|stopped| *stopped != 0).and_then(|_| {
             let path = self.mailbox.trace_path(order.number);
             ask("write", (path,))
         });
@@ -171,17 +190,17 @@ impl Windows {
     }
 }
 
-/// Asks the recorder; `None` if it failed. What it raises ends here.
-fn ask<'py>(method: &str, args: impl pyo3::call::PyCallArgs<'py>) -> Option<bool> {
+/// Asks the recorder; `None` if it failed. What it raises ends here. Nothing is 0, as `False` is.
+fn ask<'py>(method: &str, args: impl pyo3::call::PyCallArgs<'py>) -> Option<u8> {
     // SAFETY: marks are made by functions that Python calls.
     let py = unsafe { Python::assume_attached() };
-    let done = RECORDER.get(py)?.bind(py).call_method1(method, args);
-    done.ok().map(|done| done.is_truthy().unwrap_or(false))
+    let done = RECORDER.get(py)?.bind(py).call_method1(method, args).ok()?;
+    done.extract().ok().or_else(|| done.is_none().then_some(0))
 }
 
 /// Says what records profile windows: an object with ``begin(step)``, ``step(step, wanted)``,
-/// ``stop()`` and ``write(path)``. ``begin`` and ``stop`` say whether they did, ``step`` whether what
-/// is recorded is enough.
+/// ``settles(step)``, ``stop()`` and ``write(path)``. ``begin`` and ``stop`` say whether they did,
+/// ``step`` what becomes of the step, ``settles`` whether ``stop`` may be called.
 #[pyfunction]
 pub(crate) fn set_recorder(recorder: &Bound<'_, PyAny>) {
     drop(RECORDER.set(recorder.py(), recorder.clone().unbind()));
