@@ -112,12 +112,19 @@ fn not_ended(group: &GroupProgress, number: u64, seen: &BTreeSet<u32>) -> Wait {
     } else {
         Vec::new()
     };
+    let mut entered: Vec<u32> = group.last.keys().copied().collect();
+    let op = what.map_or(CollectiveOp::UNKNOWN, |what| what.op);
+    // What has a root may end there before others have what they wait for.
+    if op != CollectiveOp::UNKNOWN && !op.joins_all() {
+        entered.retain(|rank| !open.ended.contains(rank));
+        open.ended.clear();
+    }
     Wait {
         group: group.name.clone(),
         number,
-        op: what.map_or(CollectiveOp::UNKNOWN, |what| what.op),
+        op,
         detail: what.map(CollectiveSignature::detail).unwrap_or_default(),
-        entered: group.last.keys().copied().collect(),
+        entered,
         missing,
         desyncs,
         still_before: Vec::new(),

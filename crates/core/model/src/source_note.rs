@@ -459,6 +459,13 @@ pub enum PrintedNote {
     StuckWatchdog(u32),
     /// NCCL itself warned of a fault.
     Nccl(NcclNote),
+    /// Two processes use one GPU, which NCCL refuses.
+    SharedGpu {
+        /// Their ranks, as a communicator counts them.
+        ranks: [u32; 2],
+        /// The bus address of the GPU, as NCCL prints it.
+        device: String,
+    },
     /// A rank lost the connection to a process at this address.
     LostPeer(String),
     /// PyTorch found that these ranks call different collectives.

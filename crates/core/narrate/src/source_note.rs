@@ -403,6 +403,11 @@ fn printed(note: &PrintedNote) -> String {
              thread holds the GIL"
         ),
         // The line has an address only: which rank had it is unknown.
+        PrintedNote::SharedGpu { ranks, device } => format!(
+            "NCCL refuses to run: {}, as a communicator counts them, use the same GPU (CUDA device \
+             {device}); give each process its own",
+            who(ranks)
+        ),
         PrintedNote::LostPeer(address) => format!(
             "a rank lost the connection to a process at {address}, which ended, or lost its network: \
              the output of that process shows why"

@@ -273,6 +273,11 @@ impl RasTextReader<'_> {
             return Err(self.refuse(format!("the table has no group {group}")));
         };
         self.listing = Listing::Nothing;
+        // Of one that does not exist (NOCOMM), NCCL 2.27 lists whatever is in its memory.
+        if size == 0 {
+            self.current = usize::MAX;
+            return Ok(());
+        }
         // As replies in JSON write it, so that both kinds of reply name a communicator alike.
         let name = format!("comm 0x{}", hash.trim_start_matches('0'));
         // One communicator may stand under the errors and again under the warnings.

@@ -20,13 +20,15 @@ mod nccl;
 mod notes;
 mod record;
 mod said;
+mod start;
 mod traceback;
 
 use ended::Summary;
 use nccl::Warnings;
 use record::Records;
 use said::{
-    Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by, quotes, said,
+    CameToStart, Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by,
+    quotes, said,
 };
 use traceback::Tracebacks;
 
@@ -80,6 +82,11 @@ pub(crate) struct WatchdogLog {
     calls: BTreeMap<u32, Work>,
     /// Ranks, as their group counts them, that did not come to a `monitored_barrier`.
     missed_barrier: BTreeSet<u32>,
+    /// By a rank that waited in vain for what makes a communicator of all, the one that has it.
+    awaited_ids: BTreeMap<u32, u32>,
+    /// Ranks that came to make the group of all ranks.
+    came_to_start: BTreeMap<u32, CameToStart>,
+    shared_gpus: BTreeSet<([u32; 2], String)>,
     lost_peers: BTreeSet<String>,
     warnings: Warnings,
     summary: Summary,
@@ -178,6 +185,9 @@ impl WatchdogLog {
             && self.differing.is_empty()
             && self.calls.is_empty()
             && self.missed_barrier.is_empty()
+            && self.awaited_ids.is_empty()
+            && self.came_to_start.is_empty()
+            && self.shared_gpus.is_empty()
             && self.lost_peers.is_empty()
             && self.warnings.is_empty()
             && self.summary.is_empty()
@@ -241,6 +251,21 @@ impl WatchdogLog {
             Said::Stuck(rank) => {
                 self.ranks.insert(rank);
                 self.stuck.insert(rank);
+            }
+            Said::AwaitedId { rank, of } => {
+                self.ranks.insert(rank);
+                self.following.insert(rank);
+                self.awaited_ids.insert(rank, of);
+            }
+            Said::CameToStart(came) => {
+                self.came_to_start
+                    .retain(|_, it| it.barrier == came.barrier);
+                self.came_to_start.insert(came.rank, came);
+            }
+            Said::SharedGpu(ranks, device) => {
+                if self.shared_gpus.len() < MAX_NOTED {
+                    self.shared_gpus.insert((ranks, device));
+                }
             }
             Said::LostPeer(peer) if self.lost_peers.len() < MAX_NOTED => {
                 self.lost_peers.insert(peer);
@@ -389,6 +414,9 @@ impl WatchdogLog {
             all.differing.extend(log.differing.clone());
             all.calls.extend(log.calls.clone());
             all.missed_barrier.extend(&log.missed_barrier);
+            all.awaited_ids.extend(&log.awaited_ids);
+            all.came_to_start.extend(&log.came_to_start);
+            all.shared_gpus.extend(log.shared_gpus.clone());
             all.lost_peers.extend(log.lost_peers.clone());
             all.warnings.extend(&log.warnings);
             all.summary.ended.extend(log.summary.ended.clone());
@@ -554,6 +582,12 @@ pub(crate) fn report(
         });
         logged.enter(group, take);
         group += 1;
+    }
+    if dead.is_none() {
+        for start in log.starts() {
+            start.take(group, take);
+            group += 1;
+        }
     }
     // Ranks in collectives of one number and kind may be in one group, and no others are in it. What
     // a rank entered first it waits in.

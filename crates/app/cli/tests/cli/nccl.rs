@@ -390,6 +390,22 @@ fn replies_that_make_no_sense() {
     ");
 }
 
+#[test]
+fn a_communicator_that_does_not_exist_hides_no_other() {
+    let report = fs::read_to_string(root().join("testdata/ras/missing.txt")).expect("a report");
+    // As NCCL 2.27 writes it.
+    let row =
+        "    1         1         0         0         0         0    NOCOMM  INCOMPLETE\n\nErrors\n";
+    let garbage = "#1-0 (93d7000200000001) INCOMPLETE\n  Missing communicator data from 255 ranks\n  \
+                   Rank 1057455228 --\n\nWarnings\n";
+    let report = report
+        .replace("\nErrors\n", row)
+        .replace("Warnings\n", garbage);
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("ras.txt"), report).expect("a file");
+    assert!(verdict(folder.path()).contains("rank 5 never entered ALLGATHER #641"));
+}
+
 /// A communicator of the made-up job: its hash and the ranks of the job in it.
 const WORLD: (&str, &[u32]) = ("0xfa93daea854b060b", &[0, 1, 2, 3]);
 const PAIRS: [(&str, &[u32]); 2] = [

@@ -333,6 +333,30 @@ fn a_collective_that_ends_on_no_device_is_reported_and_accuses_nobody() {
 }
 
 #[test]
+fn what_has_a_root_may_end_there_first() {
+    for (op, culprits) in [(CollectiveOp::BROADCAST, vec![]), (REDUCE, vec![3])] {
+        let mut job = job();
+        for (rank, completed) in [(0, true), (1, true), (2, true), (3, false)] {
+            let in_flight = if completed {
+                InFlight::Unknown
+            } else {
+                InFlight::Issued
+            };
+            job.enter(
+                rank,
+                Entered {
+                    op,
+                    in_flight,
+                    ..entered(42, "", completed)
+                },
+            );
+        }
+        let stall = job.stuck().unwrap();
+        assert_eq!((stall.kind, stall.accused()), (StallKind::Inside, culprits));
+    }
+}
+
+#[test]
 fn the_device_that_is_behind_the_others_is_named() {
     use InFlight::{NotStarted, Started};
     for (others, culprits) in [

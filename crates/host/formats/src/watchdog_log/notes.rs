@@ -48,6 +48,8 @@ impl WatchdogLog {
         );
         notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
         notes.extend(self.warnings.notes().into_iter().map(PrintedNote::Nccl));
+        let shared = self.shared_gpus.iter().cloned();
+        notes.extend(shared.map(|(ranks, device)| PrintedNote::SharedGpu { ranks, device }));
         notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
         let differing = self.differing.iter();
         notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));

@@ -90,12 +90,29 @@ pub(super) enum Said {
     Calls(Fingerprint),
     /// These ranks of some group did not come to its `monitored_barrier`.
     MissedBarrier(Vec<u32>),
+    /// A rank waited in vain for what another one must give to make a communicator of all ranks.
+    AwaitedId { rank: u32, of: u32 },
+    /// A rank has come to make the group of all ranks, of which so many have by now.
+    CameToStart(CameToStart),
+    /// Two ranks, as a communicator counts them, use the GPU of this bus address.
+    SharedGpu([u32; 2], String),
     /// The other end of a connection has gone.
     LostPeer(String),
     /// NCCL itself warns of a fault.
     Warned(Warning),
     /// The launcher starts all ranks anew.
     Restarts,
+}
+
+/// `rank: 3, key: store_based_barrier_key:1 (world_size=8, worker_count=7, …`, printed while a rank waits
+/// for the others, before there is a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CameToStart {
+    pub(super) rank: u32,
+    /// The number of the barrier: one for each group of all that is made.
+    pub(super) barrier: u32,
+    pub(super) ranks: u32,
+    pub(super) have_come: u32,
 }
 
 /// Whose an error is that a rank raised.
@@ -167,6 +184,15 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
     }
     if record.contains("CollectiveFingerPrint(") {
         return calls(&squeezed(record), rank).map(Said::Calls);
+    }
+    if let Some((_, said)) = record.split_once("retrieving ncclUniqueId from [") {
+        return awaited_id(record, said);
+    }
+    if record.contains("store based barrier") {
+        return came_to_start(record).map(Said::CameToStart);
+    }
+    if let Some((_, said)) = record.split_once("Duplicate GPU detected : ") {
+        return shared_gpu(said);
     }
     if record.contains("monitoredBarrier") {
         return missed_barrier(&squeezed(record)).map(Said::MissedBarrier);
@@ -244,12 +270,13 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
         .or_else(in_some_group)
         .filter(|rank| *rank < MAX_RANKS);
     if let Some((_, work)) = said.split_once("Watchdogcaughtcollectiveoperationtimeout:WorkNCCL(") {
-        let work = work_of(work)?;
-        return Some(rank.map_or(Said::TimedOutSomewhere, |rank| Said::TimedOut {
-            rank,
-            group,
-            work,
-        }));
+        // Without the bracket the line was cut off, and what it has of the operation is no whole name.
+        let work = work_of(work).filter(|_| work.contains(')'));
+        return match (rank, work) {
+            (Some(rank), Some(work)) => Some(Said::TimedOut { rank, group, work }),
+            (Some(rank), None) => Some(Said::OfWatchdog(rank)),
+            (None, work) => work.map(|_| Said::TimedOutSomewhere),
+        };
     }
     if let Some((_, why)) = record.split_once("terminated with exception: ") {
         // A timeout that was cut off is none of its own either.
@@ -335,6 +362,51 @@ fn fingerprint(before: &str, text: &str) -> Option<Fingerprint> {
                 format!("(shape {}])", shape.replace(',', ", "))
             }),
         },
+    })
+}
+
+/// `[7] is setting up NCCL communicator and retrieving ncclUniqueId from [0] … wait timeout …`: of other
+/// groups the places in them are no ranks of the job, and other errors are those of the store.
+fn awaited_id(record: &str, said: &str) -> Option<Said> {
+    let rank = number(record.split("] is setting up").next()?.rsplit_once('[')?.1)?;
+    let is_of_all = said.contains("wait timeout") && said.contains("default_pg");
+    let of = number(said).filter(|of| *of < MAX_RANKS)?;
+    Some(if is_of_all && rank < MAX_RANKS {
+        Said::AwaitedId { rank, of }
+    } else {
+        Said::Follows(printed_by(record)?)
+    })
+}
+
+fn came_to_start(record: &str) -> Option<CameToStart> {
+    let after = |words: &[&str]| {
+        let rests = words.iter().filter_map(|word| record.split_once(word));
+        rests.map(|(_, rest)| rest).find_map(number)
+    };
+    let rank = after(&["rank: "])?;
+    let barrier = after(&["barrier_key:"])?;
+    let ranks = after(&["world_size="])?;
+    let have_come = after(&["worker_count=", "num_workers_joined="])?;
+    (rank < ranks && ranks <= MAX_RANKS).then_some(CameToStart {
+        rank,
+        barrier,
+        ranks,
+        have_come,
+    })
+}
+
+/// `rank 2 and rank 0 both on CUDA device 4000`.
+fn shared_gpu(said: &str) -> Option<Said> {
+    let (one, rest) = said.strip_prefix("rank ")?.split_once(" and rank ")?;
+    let (other, device) = rest.split_once(" both on CUDA device ")?;
+    let both: [u32; 2] = [one.parse().ok()?, other.parse().ok()?];
+    let device = device.split_whitespace().next()?;
+    let is_address = device.chars().all(|c| c.is_ascii_hexdigit());
+    is_address.then(|| {
+        Said::SharedGpu(
+            [both[0].min(both[1]), both[0].max(both[1])],
+            device.to_owned(),
+        )
     })
 }
 

@@ -393,6 +393,91 @@ fn half_a_number_at_the_end_is_none() {
 }
 
 #[test]
+fn an_operation_that_a_line_was_cut_off_in_is_none() {
+    let whole = caught(1, 7, "ALLREDUCE", 1);
+    for cut in ["OpType=ALLR", "OpType=ALLREDUCE,"] {
+        let at = whole.find(cut).expect("an operation") + cut.len();
+        let text = [&caught(0, 7, "ALLREDUCE", 1), &whole[..at]].concat();
+        assert_eq!(
+            entries(&text),
+            [(0, 7, "ALLREDUCE (1 elements)".to_owned())]
+        );
+        assert_eq!(
+            notes(&text).last(),
+            Some(&PrintedNote::Uncounted(vec![1])),
+            "{cut}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_waited_in_vain_for_what_makes_a_communicator() {
+    let line = |rank: u32, why: &str, group: &str| {
+        format!(
+            "[rank{rank}]: torch.distributed.DistBackendError: [{rank}] is setting up NCCL communicator \
+             and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but \
+             store->get('0') got error: {why}, keys: /{group}/0//cuda//0\n"
+        )
+    };
+    let timeout = "wait timeout after 600000ms";
+    let text = line(3, timeout, "default_pg") + &line(2, timeout, "default_pg");
+    assert_eq!(members(&text), [[0, 2, 3]]);
+    let waiting = |rank| (rank, 1, String::new());
+    assert_eq!(
+        entries(&text),
+        [waiting(2), waiting(3), (0, 0, String::new())]
+    );
+    // The store has ended, or these are no ranks of the job.
+    for text in [
+        line(3, "Connection reset by peer", "default_pg"),
+        line(3, timeout, "tp_pg"),
+    ] {
+        assert_eq!(members(&text), [[0u32; 0]; 0]);
+    }
+    // It waits itself.
+    let text = text + &caught(0, 1, "ALLREDUCE", 1);
+    assert!(!entries(&text).contains(&(0, 0, String::new())));
+}
+
+#[test]
+fn ranks_that_do_not_come_to_the_start_are_those_that_print_nothing_if_all_others_do() {
+    let line = |rank: u32, barrier: u32, have_come: u32| {
+        format!(
+            "INFO: Waiting in store based barrier to initialize process group for rank: {rank}, key: \
+             store_based_barrier_key:{barrier} (world_size=4, worker_count={have_come}, \
+             timeout=0:30:00)\n"
+        )
+    };
+    let text = [line(0, 1, 1), line(3, 1, 3), line(1, 1, 3)].concat();
+    let waiting = |rank| (rank, 1, "INIT_PROCESS_GROUP".to_owned());
+    assert_eq!(
+        entries(&text),
+        [waiting(0), waiting(1), waiting(3), (2, 0, String::new())]
+    );
+    // Of one that has come no line is there; the last has come; they wait for the next group.
+    for text in [
+        [line(0, 1, 3), line(1, 1, 3)].concat(),
+        [line(0, 1, 3), line(1, 1, 3), line(3, 1, 4)].concat(),
+        [text.as_str(), &line(0, 2, 2)].concat(),
+    ] {
+        assert!(WatchdogLog::read(text.as_bytes(), None).unwrap().is_some());
+        assert_eq!(entries(&text), []);
+    }
+}
+
+#[test]
+fn processes_that_share_a_gpu_are_noted() {
+    let text = "Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 4000\n";
+    assert_eq!(
+        notes(text),
+        [PrintedNote::SharedGpu {
+            ranks: [0, 2],
+            device: "4000".to_owned()
+        }]
+    );
+}
+
+#[test]
 fn a_peer_that_has_gone_is_noted() {
     let text = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by \
                 peer [10.0.0.7]:10895";

@@ -1,0 +1,85 @@
+//! Jobs whose ranks did not all come to begin.
+
+use std::collections::BTreeSet;
+
+use model::{CollectiveOp, Input};
+
+use super::said::Work;
+use super::{WatchdogLog, entered};
+
+/// Ranks that wait for others to begin.
+pub(super) struct Start {
+    name: &'static str,
+    op: CollectiveOp,
+    members: BTreeSet<u32>,
+    waiting: BTreeSet<u32>,
+    /// Those of the others that are known not to have come.
+    missing: BTreeSet<u32>,
+}
+
+impl Start {
+    pub(super) fn take(&self, group: u32, take: &mut dyn FnMut(Input)) {
+        take(Input::Group {
+            group,
+            name: self.name.to_owned(),
+            members: self.members.iter().copied().collect(),
+        });
+        let op = if self.op == CollectiveOp::UNKNOWN {
+            ""
+        } else {
+            self.op.name()
+        };
+        let work = Work {
+            number: 1,
+            op: op.to_owned(),
+            detail: String::new(),
+        };
+        for rank in &self.waiting {
+            take(entered(*rank, group, 1, Some(&work), false));
+        }
+        for rank in &self.missing {
+            take(entered(*rank, group, 0, None, true));
+        }
+    }
+}
+
+impl WatchdogLog {
+    /// What ranks wait in before there is a group of all, or a communicator of it.
+    pub(super) fn starts(&self) -> Vec<Start> {
+        let mut starts = Vec::new();
+        let counted = self.counted();
+        let roots: BTreeSet<u32> = self.awaited_ids.values().copied().collect();
+        // One that came further in any group may have a reason of its own.
+        for root in roots.into_iter().filter(|root| !counted.contains(root)) {
+            let waiting = self.awaited_ids.iter().filter(|(_, of)| **of == root);
+            let waiting: BTreeSet<u32> = waiting.map(|(rank, _)| *rank).collect();
+            if waiting.contains(&root) {
+                continue;
+            }
+            starts.push(Start {
+                name: "default",
+                op: CollectiveOp::UNKNOWN,
+                members: waiting.iter().copied().chain([root]).collect(),
+                waiting,
+                missing: [root].into(),
+            });
+        }
+        let last = self.came_to_start.values().max_by_key(|it| it.have_come);
+        if let Some(last) = last {
+            let waiting: BTreeSet<u32> = self.came_to_start.keys().copied().collect();
+            let all = 0..last.ranks;
+            // Of others that came no line is in the log.
+            let are_all_seen = waiting.len() as u32 == last.have_come;
+            if are_all_seen && last.have_come < last.ranks && counted.is_empty() {
+                starts.push(Start {
+                    name: "default",
+                    op: CollectiveOp::INIT,
+                    missing: all.clone().filter(|rank| !waiting.contains(rank)).collect(),
+                    members: all.collect(),
+                    waiting,
+                });
+            }
+        }
+        starts
+    }
+}
