@@ -468,10 +468,13 @@ pub(crate) fn settle(
     }
     faults.retain_mut(|fault| {
         // The queue takes as much of a strike as its host was ahead. Where something is read back a
-        // host waits for its device, and by that for the late ones.
+        // host waits for its device, and by that for the late ones; ranks that call different things do
+        // so anywhere, as each waits for another.
         let left_s = fault.lateness_s - run_ahead_s;
         let is_beyond = fault.lateness_s >= BEYOND_RATIO * run_ahead_s;
-        let unseen = is_beyond && !devices.are_read_in(fault.stage);
+        let waits = devices.are_read_in(fault.stage)
+            || (window.calls_differ() && fault.stage != StageId::DATA);
+        let unseen = is_beyond && !waits;
         let kept = delays
             .kept(fault)
             .or(unseen.then_some(left_s / fault.lateness_s))

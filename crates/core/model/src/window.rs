@@ -198,6 +198,12 @@ impl Window {
         self.blocks.iter().map(|block| block.steps.len()).sum()
     }
 
+    /// Whether ranks call different things in most of its steps, as where each hands its work on to the
+    /// next.
+    pub fn calls_differ(&self) -> bool {
+        2 * self.mismatched_steps > self.rows() as u64
+    }
+
     /// The stages of the matrix, in order of id (schema order).
     pub fn stages(&self) -> Vec<StageId> {
         let all = self.blocks.iter().flat_map(|block| block.boundaries.iter());

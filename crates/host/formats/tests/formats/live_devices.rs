@@ -269,6 +269,13 @@ fn a_rank_with_fewer_batches_is_not_late_for_validating_while_the_other_trains()
 }
 
 #[test]
+fn a_host_that_waits_for_its_device_is_not_late_where_each_rank_calls_something_else() {
+    let verdict = verdict_on("receive_times_out", |_| true);
+    let accused = |it: &&Incident| !it.subject.ranks.is_empty();
+    assert_eq!(verdict.incidents.iter().find(accused), None);
+}
+
+#[test]
 fn devices_that_wait_for_replicas_of_a_late_host_are_not_slow() {
     let stage = "model.fwd_loss_cpu_wall";
     let text = said_of("hybrid_callback", 1, stage, Side::Host);
