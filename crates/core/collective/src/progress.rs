@@ -344,6 +344,11 @@ impl Collectives {
         self.streams.entry(rank).or_default().device(at, time);
     }
 
+    /// Whether hosts saw anything of their devices.
+    pub fn sees_devices(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
     /// Marks of a rank were lost: what its device was not seen to do it may have done.
     pub fn lose(&mut self, rank: u32) {
         self.streams.remove(&rank);
@@ -415,12 +420,17 @@ impl Collectives {
         // Silence is all the evidence there is here. It must always last as long as a job whose
         // ranks are known to wait may be silent in its first steps.
         let is_long = quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
+        is_long.then(|| self.stood(now)).flatten()
+    }
+
+    /// The same of a job in which a rank gives up: silence need not be the only evidence.
+    pub fn stood(&self, now: RankNs) -> Option<Stall> {
+        if !self.is_still(now) {
+            return None;
+        }
         // What follows the loop has no marks, nor need it be short.
-        let is_over = self
-            .ranks
-            .values()
-            .any(|rank| rank.gone || rank.kind == Some(MarkKind::DataStop));
-        if !is_long || is_over {
+        let mut ranks = self.ranks.values();
+        if ranks.any(|rank| rank.gone || rank.kind == Some(MarkKind::DataStop)) {
             return None;
         }
         stall::standing(self, u64::from(self.step), self.last_at?)

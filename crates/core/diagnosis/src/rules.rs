@@ -239,8 +239,12 @@ pub const RULES: [FusionRule; 18] = [
             },
             keeps: Kept::Known,
             takes_all: false,
-            // The death has the wait of the hang already: its facts would say it again.
-            give: |_, _, _| {},
+            // The death has the wait of the hang already.
+            give: |known, hang, _| {
+                let facts = hang.facts.into_iter();
+                let stacks = facts.filter(|fact| fact.what.method() == Method::Stack);
+                known.facts.extend(stacks);
+            },
         }),
     },
     FusionRule {

@@ -156,14 +156,18 @@ fn in_front(stall: &Stall) -> Vec<u32> {
 fn whereabouts(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Whereabouts {
     let stack = stacks.get(&rank);
     let stage = stage_of(stall, rank);
-    let in_stage = || Some(StageNames::default().name(stage?).to_owned());
+    let has_ended = stall.gone.contains(&rank);
+    // Where one that has ended was is known only if somebody looked before.
+    let stage_now = stage.filter(|_| !has_ended);
+    let in_stage = || Some(StageNames::default().name(stage_now?).to_owned());
     Whereabouts {
         rank,
-        has_ended: stall.gone.contains(&rank),
+        has_ended,
         state: stack.map_or(ProcessState::Unknown, |stack| stack.state),
         holds_gil: stack.and_then(|stack| stack.holds_gil),
         place: stack.and_then(own_frame).map(Frame::text).or_else(in_stage),
         waits_for_data: stage == Some(StageId::DATA),
+        waits_for_device: stack.is_some_and(Stack::waits_for_device),
         worker: stack.and_then(worker).cloned(),
         not_left: not_left(stall, stacks, rank),
     }
@@ -258,6 +262,8 @@ fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
                 RankPart::CollectiveBefore
             } else if culprits.any(|rank| stacks.get(rank).and_then(worker).is_some()) {
                 RankPart::LoaderWorkers
+            } else if culprits_wait_for_devices(stall, stacks) {
+                RankPart::LaggingDevice
             } else {
                 RankPart::StackOfMissing
             }
@@ -272,6 +278,12 @@ fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
         StallKind::Nowhere => RankPart::StacksAndDevices,
         StallKind::Deadlock => RankPart::GroupOrder,
     }
+}
+
+/// Whether the hosts of all that do not come are seen to wait for their devices.
+fn culprits_wait_for_devices(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> bool {
+    let mut culprits = stall.culprits.iter();
+    culprits.all(|rank| stacks.get(rank).is_some_and(Stack::waits_for_device))
 }
 
 /// Whether all of them entered the same operation, with other tensors.
@@ -292,6 +304,7 @@ pub fn folded<'a>(
         let frames = stack
             .frames
             .iter()
+            .filter(|frame| !frame.is_laggards())
             .take(FOLDED_FRAMES)
             .map(Frame::text)
             .collect();
@@ -322,20 +335,13 @@ fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Observation
     let (named, others): (Vec<_>, Vec<_>) =
         stacks.iter().partition(|(rank, _)| culprits.contains(rank));
     for (rank, stack) in named.into_iter().chain(others) {
+        let theirs = stack.frames.iter().filter(|frame| !frame.is_laggards());
+        let theirs: Vec<&Frame> = theirs.collect();
         // The frame below the script's own says what that called.
-        let from = stack
-            .frames
-            .iter()
-            .position(Frame::is_own)
-            .unwrap_or(0)
-            .saturating_sub(1);
-        let frames: Vec<String> = stack
-            .frames
-            .iter()
-            .skip(from)
-            .take(SHOWN_FRAMES)
-            .map(Frame::text)
-            .collect();
+        let own = theirs.iter().position(|frame| frame.is_own());
+        let from = own.unwrap_or(0).saturating_sub(1);
+        let shown = theirs[from..].iter().take(SHOWN_FRAMES);
+        let frames: Vec<String> = shown.map(|frame| frame.text()).collect();
         let unread = unread(stack).filter(|_| frames.is_empty());
         match folded
             .iter_mut()
@@ -347,10 +353,13 @@ fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Observation
     }
     folded
         .into_iter()
-        .map(|(frames, unread, ranks)| Observation::Stack {
-            ranks,
-            frames,
-            unread,
+        .map(|(frames, unread, mut ranks)| {
+            ranks.sort_unstable();
+            Observation::Stack {
+                ranks,
+                frames,
+                unread,
+            }
         })
         .collect()
 }

@@ -57,7 +57,7 @@ pub use across::{AcrossRoles, id_in_start};
 pub use arrival::{late, slowed};
 pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks};
 pub use connection::link_slowed;
-pub use death::death;
+pub use death::{death, failures};
 pub use device::{devices, gpus_in_standstill};
 pub use fault::{Fault, FaultKind, Hidden, LateShare, find_faults};
 pub use function::function;

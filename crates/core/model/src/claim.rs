@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ConnectionClaim, FunctionFault, HeldUpSteps, KilledRank, LateArrivals, LateStage, NextInLine,
+    ConnectionClaim, FunctionFault, HeldUpSteps, KilledRanks, LateArrivals, LateStage, NextInLine,
     Pace, PipelineHalt, Side, SlowCommunicator, SlowIterations, StallClaim, StepSlowdown,
     Straggler,
 };
@@ -86,7 +86,7 @@ pub enum Claim {
         first_step: u64,
     },
     /// A rank was killed.
-    Killed(Box<KilledRank>),
+    Killed(Box<KilledRanks>),
     /// The job does not move.
     Stall(Box<StallClaim>),
 }

@@ -124,7 +124,7 @@ pub use source_note::{
 };
 pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
-pub use stall::{Death, KilledRank, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts};
+pub use stall::{Death, KilledRanks, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts};
 pub use standstill::{FlowProgress, FoldedStack, LastEntered, Progress};
 pub use step::{CollectiveNumber, Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};

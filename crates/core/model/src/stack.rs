@@ -69,6 +69,36 @@ impl Stack {
             // What waits below it is C++, of which there are no frames here.
             .any(|frame| frame.file.contains("torch/distributed/"))
     }
+
+    /// Whether its innermost call is one of PyTorch for other ranks: a collective, a send or a receive.
+    pub fn calls_other_ranks(&self) -> bool {
+        let mut frames = self.frames.iter();
+        frames
+            .next()
+            .is_some_and(|frame| frame.file.contains("torch/distributed/"))
+    }
+
+    /// Whether its host waits for its device, in a call of PyTorch that nothing but that makes long.
+    pub fn waits_for_device(&self) -> bool {
+        let mut frames = self.frames.iter();
+        frames.next().is_some_and(|frame| {
+            let is_read_back = frame.is_laggards() && frame.file.ends_with("/_device.py");
+            is_read_back || frame.function == "synchronize" && frame.file.contains("/torch/")
+        })
+    }
+
+    /// Whether it certainly waits for no other rank: it was stopped, or it is in a library that knows of
+    /// none. What is below a line of the script itself may be anything.
+    pub fn is_elsewhere(&self) -> bool {
+        let mut frames = self.frames.iter();
+        let in_library = |frame: &Frame| {
+            let is_any = ["/torch/", "/laggard/", "<"]
+                .iter()
+                .any(|place| frame.file.contains(place));
+            !frame.is_own() && !is_any
+        };
+        self.state == ProcessState::Stopped || frames.next().is_some_and(in_library)
+    }
 }
 
 /// One Python function call.
@@ -97,6 +127,11 @@ impl Frame {
             "/laggard/_",
         ];
         !OTHERS.iter().any(|place| self.file.contains(place))
+    }
+
+    /// Whether it is laggard's own, around a function that it watches.
+    pub fn is_laggards(&self) -> bool {
+        self.file.contains("/laggard/_")
     }
 
     /// The frame for reading: `read_shard (dataset.py:77)`.
@@ -132,5 +167,47 @@ mod tests {
             assert!(!is_own(&file), "{file}");
         }
         assert!(is_own("/src/python/laggard/demo/train.py") && is_own("/home/me/train.py"));
+    }
+
+    #[test]
+    fn the_innermost_call_says_what_a_rank_waits_for() {
+        let stack = |function: &str, file: &str| {
+            let frame = |function: &str, file: &str| Frame {
+                function: function.to_owned(),
+                file: file.to_owned(),
+                line: 1,
+            };
+            let script = frame("main", "/home/me/train.py");
+            Stack::new(
+                ProcessState::Sleeping,
+                Some(false),
+                vec![frame(function, file), script],
+            )
+        };
+        let says = |stack: &Stack| {
+            [
+                stack.calls_other_ranks(),
+                stack.waits_for_device(),
+                stack.is_elsewhere(),
+            ]
+        };
+        let packages = "/usr/lib/python3.11/site-packages";
+        let recv = stack("recv", &format!("{packages}/torch/distributed/c10d.py"));
+        assert_eq!(says(&recv), [true, false, false]);
+        for (function, file) in [
+            ("waiting", "laggard/_device.py"),
+            ("synchronize", "torch/cuda/__init__.py"),
+        ] {
+            let device = stack(function, &format!("{packages}/{file}"));
+            assert_eq!(says(&device), [false, true, false]);
+        }
+        let lock = stack("wait", "/usr/lib/python3.11/threading.py");
+        assert_eq!(says(&lock), [false, false, true]);
+        // Below a line of the script there may be anything, as in a backward pass.
+        let script = stack("step", "/home/me/model.py");
+        let backward = stack("backward", &format!("{packages}/torch/autograd/graph.py"));
+        for unknown in [script, backward] {
+            assert_eq!(says(&unknown), [false; 3]);
+        }
     }
 }

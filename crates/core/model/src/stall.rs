@@ -68,6 +68,9 @@ pub struct Whereabouts {
     pub place: Option<String>,
     /// Whether its loop waits for data.
     pub waits_for_data: bool,
+    /// Whether its host waits for its device.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits_for_device: bool,
     /// A process it has started that was stopped or has ended.
     pub worker: Option<Worker>,
     /// Number of the collective before the stuck one, if it still stands in that.
@@ -111,15 +114,18 @@ pub struct Death {
     pub code: Option<i32>,
 }
 
-/// A rank that was killed, or ended by itself.
+/// A rank that was killed, or ended by itself; or several, of which nobody knows for whose sake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KilledRank {
-    /// The rank.
-    pub rank: u32,
-    /// How.
+pub struct KilledRanks {
+    /// The ranks.
+    pub ranks: Vec<u32>,
+    /// How, where they all ended alike.
     #[serde(flatten)]
     pub death: Death,
-    /// Its step.
+    /// The error that it printed, of one rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Their step, of several the furthest.
     pub step: u64,
     /// The collective that others were left waiting in.
     pub wait: Option<Wait>,

@@ -1,34 +1,34 @@
 //! Ranks that were killed, or ended by themselves.
 
-use model::{Death, KilledRank};
+use model::{Death, KilledRanks};
 
 use crate::fact::Worded;
 use crate::stall::collective;
-use crate::words::who;
+use crate::words::{of, who};
 
-pub(crate) fn headline(killed: &KilledRank) -> String {
-    let KilledRank {
-        rank,
+pub(crate) fn headline(killed: &KilledRanks) -> String {
+    let KilledRanks {
+        ranks,
         death: Death { signal, code },
+        error,
         step,
         wait,
     } = killed;
-    let mut text = match (signal, code) {
-        (Some(signal), _) => format!("rank {rank} was killed by {}", named(*signal)),
-        (None, Some(code)) => format!("rank {rank} ended with exit code {code}"),
+    let whose = who(ranks);
+    let mut text = match (signal, code, error) {
+        (Some(signal), ..) => format!("{whose} was killed by {}", named(*signal)),
+        (None, Some(code), _) => format!("{whose} ended with exit code {code}"),
+        (None, None, Some(error)) => format!("{whose} raised {error}"),
+        (None, None, None) if ranks.len() > 1 => format!("{whose} ended with different exit codes"),
         // The launcher collected the exit status before laggard could.
-        (None, None) => format!("rank {rank} ended abruptly"),
+        (None, None, None) => format!("{whose} ended abruptly"),
     };
     // A log does not know of steps.
     if *step > 0 {
         text += &format!(" in step {step}");
     }
     if let Some(wait) = wait {
-        let were = if wait.entered.len() == 1 {
-            "was"
-        } else {
-            "were"
-        };
+        let were = of(&wait.entered, "was", "were");
         let entered = who(&wait.entered);
         text += &format!(
             ", before it entered {} ({entered} {were} in it)",

@@ -1,6 +1,6 @@
 //! Facts as evidence.
 
-use model::{CoresBusy, During, Evidence, Fact, Observation, StageAccount};
+use model::{CoresBusy, Death, During, Evidence, Fact, Observation, StageAccount};
 
 use crate::words::{NOTHING, duration, its, of, percent, share, who};
 use crate::{
@@ -37,8 +37,14 @@ pub fn evidence(fact: &Fact) -> Evidence {
         values,
     } = worded(what);
     // Of other ranks than those of its incident the accounting has to say which.
-    if matches!(what, Observation::OwnWork(_)) && !ranks.is_empty() {
-        text = format!("{}: {text}", who(ranks));
+    if !ranks.is_empty() {
+        text = match what {
+            Observation::OwnWork(_) => format!("{}: {text}", who(ranks)),
+            Observation::Killed(Death {
+                code: Some(code), ..
+            }) => format!("{} ended {}", who(ranks), death::how(*code)),
+            _ => text,
+        };
     }
     Evidence {
         method: what.method(),

@@ -97,6 +97,11 @@ fn what(stall: &StallClaim) -> String {
                     its(&stall.culprits)
                 )
             }
+            // The stacks say which.
+            (_, []) => format!(
+                "{culprits} {} not in a call for other ranks, in which all others wait",
+                of(&stall.culprits, "is", "are")
+            ),
             // No collective says why nothing moves: the blocks of pipelines do.
             (_, halts) => halts.iter().map(standstill).collect::<Vec<_>>().join(", "),
         };
@@ -238,7 +243,13 @@ fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
 fn whereabouts(it: &Whereabouts) -> Option<String> {
     // A process that is gone is nowhere, whatever its last mark says.
     if it.has_ended {
-        return Some("has ended".to_owned());
+        return Some(match &it.place {
+            Some(place) => format!("was in {place}, and has ended"),
+            None => "has ended".to_owned(),
+        });
+    }
+    if let (Some(place), true) = (&it.place, it.waits_for_device) {
+        return Some(format!("waits for its device in {place}"));
     }
     let text = match (&it.place, does(it.state, it.holds_gil)) {
         (Some(place), does) => format!("{} in {place}", does.unwrap_or("is")),
@@ -445,6 +456,7 @@ mod tests {
             holds_gil: None,
             place: place.map(str::to_owned),
             waits_for_data: false,
+            waits_for_device: false,
             worker: None,
             not_left: None,
         }

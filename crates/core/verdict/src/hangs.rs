@@ -1,15 +1,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, Communication, Entered, HangSettings, Stall};
-use incident::{death, folded, hang};
+use incident::{death, failures};
 use model::{
     Communicator, Death, DeviceTime, Event, Fact, Finding, JobContext, Mark, Operation, Origin,
-    PipelineRankState, ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind,
-    Standstill,
+    PipelineRankState, Progress, RankNs, Ranks, Severity, Stack, StallKind, Standstill,
 };
 use schedule::holding_up;
 
 use crate::{Rule, Suspicion};
+
+mod under;
 
 /// Whose stacks are asked for at first, and later.
 const FIRST: Rule = Suspicion::Standstill.rule();
@@ -36,6 +37,8 @@ pub(crate) struct Hangs {
     in_profiler: BTreeMap<u32, RankNs>,
     /// The first rank that was killed, and by which signal.
     killed: Option<(u32, Option<i32>)>,
+    /// Errors that ranks raised, as a log has them.
+    raised: BTreeMap<u32, String>,
     /// The first rank that ended by itself, and its exit code, as long as nobody else did who did not wait
     /// for it.
     exited: Option<(u32, i32)>,
@@ -47,8 +50,13 @@ pub(crate) struct Hangs {
     spoken: u64,
     /// How often the job was started again.
     restarts: u64,
-    /// Ranks whose process has ended by itself, and not as one that is done.
-    failed: BTreeSet<u32>,
+    /// Exit codes of ranks whose process has ended by itself, and not as one that is done.
+    failed: BTreeMap<u32, i32>,
+    /// Whether one of them waited in a collective.
+    is_given_up: bool,
+    /// The job as it stood when the first rank left it, if nothing had moved for longer than usual and no
+    /// rank was known to wait for another.
+    stood: Option<Under>,
     /// When ranks that no hang names were asked for where they are.
     others_asked: Option<RankNs>,
 }
@@ -70,6 +78,8 @@ struct Seen {
 struct Under {
     stall: Stall,
     seen: Seen,
+    /// Whether anything was seen of the devices of ranks.
+    sees_devices: bool,
     /// Ranks on whose hosts a port is down.
     ports_down: BTreeSet<u32>,
     /// Its number, once it was spoken of.
@@ -109,6 +119,11 @@ struct Passed {
 /// Whether a process that a signal killed, if it is known, may have ended itself.
 fn ends_itself(signal: Option<i32>) -> bool {
     signal.is_none_or(|signal| signal == ABORT)
+}
+
+/// Whether a signal that killed a process is one that nobody sends: SIGILL, SIGBUS, SIGFPE or SIGSEGV.
+fn crashes(signal: Option<i32>) -> bool {
+    matches!(signal, Some(4 | 7 | 8 | 11))
 }
 
 impl Hangs {
@@ -203,6 +218,10 @@ impl Hangs {
     /// A rank's process has ended. Where all ranks of a stall end in good order, the job was
     /// about to end and nothing was wrong.
     pub(crate) fn leave(&mut self, rank: u32, orderly: bool) {
+        let at = self.looked_at();
+        if let Some(stall) = self.collectives.stood(at) {
+            self.stood = Some(self.under(stall, at));
+        }
         self.collectives.leave(rank);
         self.in_profiler.remove(&rank);
         self.communication.leave(rank);
@@ -218,7 +237,7 @@ impl Hangs {
             // Who is not recorded here is not seen to end either.
             let culprits = culprits.iter().filter(|_| *kind != StallKind::Unseen);
             let mut ranks = culprits.chain(waiting);
-            ranks.all(|rank| under.left_orderly.contains(rank) && !failed.contains(rank))
+            ranks.all(|rank| under.left_orderly.contains(rank) && !failed.contains_key(rank))
         });
         // Kept at hand: one of these ranks may still turn out to have failed.
         self.dismissed = dismissed.or(self.dismissed.take());
@@ -234,10 +253,12 @@ impl Hangs {
         if ends_itself(signal) && self.gives_up(rank, signal.is_some()) {
             return false;
         }
-        // How it ended may be known only once others have given up waiting for it.
+        // How it ended may be known only once others have given up waiting for it, or it has written
+        // its core.
         let is_late = self.now.as_ref().is_some_and(|under| {
             let Stall { kind, culprits, .. } = &under.stall;
-            under.gave_up && *kind == StallKind::Missing && culprits.contains(&rank)
+            let is_known = under.gave_up || crashes(signal);
+            is_known && *kind == StallKind::Missing && culprits.contains(&rank)
         });
         if self.is_reported() && !is_late {
             return false;
@@ -246,10 +267,15 @@ impl Hangs {
         true
     }
 
+    /// A rank raised an error, as it printed.
+    pub(crate) fn raise(&mut self, rank: u32, error: &str) {
+        self.raised.insert(rank, error.to_owned());
+    }
+
     /// A rank's process has ended by itself, and not as one that is done.
     pub(crate) fn fail(&mut self, rank: u32, code: i32) {
         let is_first = self.failed.is_empty() && self.killed.is_none();
-        self.failed.insert(rank);
+        self.failed.insert(rank, code);
         if let Some(under) = self
             .dismissed
             .take_if(|it| it.stall.waiting.contains(&rank))
@@ -268,6 +294,7 @@ impl Hangs {
         let gave_up = self.gives_up(rank, true);
         // Who waits for another may have noticed sooner than we that it had ended.
         let is_victim = stall.is_some_and(|it| it.waiting.contains(&rank));
+        self.is_given_up |= is_victim;
         // A log does not know of steps, and not of who was the first.
         let has_steps = self.collectives.step_of(rank) > 0;
         let is_reason = is_first && !is_victim && !gave_up && !self.is_reported();
@@ -293,12 +320,13 @@ impl Hangs {
         if is_dead || self.exited.is_some() || self.is_reported() {
             return false;
         }
-        let Some(stall) = self.collectives.stuck() else {
+        let at = self.looked_at();
+        let stood = || Some(self.stood()?.stall.clone()).filter(Stall::is_of_devices);
+        let Some(stall) = self.collectives.stuck().or_else(stood) else {
             return false;
         };
         let accused = stall.accused();
         let is_over = !accused.is_empty() && accused.iter().all(|it| stall.gone.contains(it));
-        let at = self.quiet_until.max(self.last_at()).unwrap_or_default();
         let is_long = by_itself && at.seconds_since(stall.since) >= self.quiet_min_s;
         // One that is itself to blame did not give up waiting.
         let waits = !accused.contains(&rank) && stall.waiting.contains(&rank);
@@ -311,7 +339,7 @@ impl Hangs {
         // One that had ended itself before gave up as well: the hang explains both.
         self.killed = None;
         self.spoken += 1;
-        let new = Under::new(stall, self.progress(), at);
+        let new = self.under(stall, at);
         let (number, asks, gave_up) = (Some(self.spoken), Asks::Nobody, true);
         self.now = Some(Under {
             number,
@@ -351,7 +379,43 @@ impl Hangs {
         let stall = self.collectives.stuck();
         // A start has one death, the first, so that its number is an id.
         let id = format!("k{}", self.restarts + 1);
-        Some(death(rank, how, step, stall.as_ref(), context, id))
+        let error = self.raised.get(&rank).cloned();
+        Some(death(rank, (how, error), step, stall.as_ref(), context, id))
+    }
+
+    /// Ranks that ended by themselves, each with an exit code, where nothing tells for whose sake; and how
+    /// the job stood before.
+    pub(crate) fn failures(&self, context: JobContext<'_>) -> Option<Finding> {
+        // A log does not know of steps, and of what was before.
+        let codes: BTreeMap<u32, i32> = self
+            .failed
+            .iter()
+            .filter(|(rank, code)| **code > 0 && self.collectives.step_of(**rank) > 0)
+            .map(|(rank, code)| (*rank, *code))
+            .collect();
+        let is_known = self.killed.is_some() || self.exited.is_some() || self.is_reported();
+        if codes.is_empty() || is_known || self.is_given_up {
+            return None;
+        }
+        let id = format!("k{}", self.restarts + 1);
+        let stood = self.stood().map(|under| {
+            let quiet = (under.quiet_s(), self.pause_max_s);
+            under
+                .seen
+                .finding(&under.explained(), id.clone(), context, quiet, true)
+        });
+        Some(failures(&codes, self.step(), stood, context, id))
+    }
+
+    /// The job as it stood when ranks left it, unless it went on.
+    fn stood(&self) -> Option<&Under> {
+        let under = self.stood.as_ref()?;
+        (self.last_at() == Some(under.stall.since)).then_some(under)
+    }
+
+    /// Until when it is known what ranks have done.
+    fn looked_at(&self) -> RankNs {
+        self.quiet_until.max(self.last_at()).unwrap_or_default()
     }
 
     /// Nobody has done anything until `at`; `standing` says where ranks of pipelines are then.
@@ -403,7 +467,7 @@ impl Hangs {
                 .and_then(|standing| self.halt(standing))
                 .or_else(|| self.collectives.standstill(at)),
         };
-        self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
+        self.now = stall.map(|stall| self.under(stall, at));
         let quiet_s = self
             .last_at()
             .map_or(0.0, |last_at| at.seconds_since(last_at));
@@ -417,7 +481,7 @@ impl Hangs {
                 let is_early = true;
                 Under {
                     is_early,
-                    ..Under::new(stall, self.progress(), at)
+                    ..self.under(stall, at)
                 }
             });
         }
@@ -503,12 +567,30 @@ impl Hangs {
     pub(crate) fn stuck(&mut self) {
         let stall = self.collectives.stuck();
         // A snapshot does not say for how long it has stood still.
-        self.now = stall.map(|stall| Under::new(stall, self.progress(), RankNs(0)));
+        self.now = stall.map(|stall| self.under(stall, RankNs(0)));
     }
 
-    /// How far ranks have come, inside operations first.
-    fn progress(&self) -> Vec<Progress> {
-        [self.communication.progress(), self.collectives.progress()].concat()
+    /// A stall of which nothing was said yet.
+    fn under(&self, stall: Stall, at: RankNs) -> Under {
+        // Inside operations first.
+        let progress = [self.communication.progress(), self.collectives.progress()].concat();
+        Under {
+            stall,
+            seen: Seen {
+                progress,
+                ..Seen::default()
+            },
+            sees_devices: self.collectives.sees_devices(),
+            ports_down: BTreeSet::new(),
+            number: None,
+            reported: None,
+            asks: Asks::Named,
+            is_early: false,
+            looked_s: 0.0,
+            gave_up: false,
+            at,
+            left_orderly: BTreeSet::new(),
+        }
     }
 
     /// The last mark of any rank.
@@ -629,125 +711,5 @@ impl Hangs {
                 },
             )
             .collect()
-    }
-}
-
-impl Under {
-    fn new(stall: Stall, progress: Vec<Progress>, at: RankNs) -> Self {
-        Self {
-            stall,
-            seen: Seen {
-                progress,
-                ..Seen::default()
-            },
-            ports_down: BTreeSet::new(),
-            number: None,
-            reported: None,
-            asks: Asks::Named,
-            is_early: false,
-            looked_s: 0.0,
-            gave_up: false,
-            at,
-            left_orderly: BTreeSet::new(),
-        }
-    }
-
-    /// Whether it cannot pass by itself: somebody has ended, was stopped, or entered another
-    /// collective than the others. What else takes long may have taken long before.
-    fn is_final(&self) -> bool {
-        let Stall {
-            kind,
-            gone,
-            culprits,
-            ..
-        } = &self.stall;
-        *kind == StallKind::Desync
-            || !gone.is_empty()
-            || culprits
-                .iter()
-                .filter_map(|rank| self.seen.stacks.get(rank))
-                .any(|stack| stack.state == ProcessState::Stopped)
-    }
-
-    /// The stall, with what hosts say of its culprits.
-    fn explained(&self) -> Stall {
-        let mut stall = self.stall.clone();
-        // Who is found elsewhere has not come, if those that have come are seen in it: a stack
-        // does not always show that it waits.
-        let is_in_it = |rank: &u32| {
-            let stack = self
-                .seen
-                .stacks
-                .get(rank)
-                .filter(|it| !it.frames.is_empty());
-            stack.map(Stack::is_in_collective)
-        };
-        let mut come = stall.waiting.iter().filter_map(is_in_it).peekable();
-        let shows = stall.is_of_start() || come.peek().is_some() && come.all(|it| it);
-        if stall.kind == StallKind::Unseen
-            && shows
-            && stall
-                .culprits
-                .iter()
-                .all(|rank| is_in_it(rank) == Some(false))
-        {
-            stall.kind = StallKind::Missing;
-        }
-        stall.failure = stall
-            .failure
-            .map(|found| found.of_ports(|rank| self.ports_down.contains(&rank)));
-        if let Some(failure) = &stall.failure {
-            stall.culprits.clone_from(&failure.ranks);
-        }
-        stall
-    }
-
-    /// What is said of it, if it was spoken of.
-    fn finding(&self, context: JobContext<'_>, pause_max_s: f64) -> Option<Finding> {
-        let id = format!("h{}", self.number?);
-        let quiet = (self.quiet_s(), pause_max_s);
-        Some(
-            self.seen
-                .finding(&self.explained(), id, context, quiet, true),
-        )
-    }
-
-    fn quiet_s(&self) -> f64 {
-        self.at.seconds_since(self.stall.since)
-    }
-
-    /// Looks again at what was reported as a pause, or of ranks that were not seen, each time it
-    /// has become twice as long and once it is longer than pauses are: the rank may be somewhere
-    /// else by then.
-    fn doubt(&mut self, pause_max_s: f64) {
-        let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
-        let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
-        let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
-        // What was reported as a hang stays one until something moves.
-        let is_doubtful = self.reported.is_some_and(|(kind, severity)| {
-            matches!(kind, StallKind::Unseen | StallKind::Nowhere) || severity == Severity::Info
-        });
-        if is_doubtful && self.asks != Asks::Named && is_due {
-            self.asks = Asks::Named;
-            self.seen.network.clear();
-        }
-    }
-}
-
-impl Seen {
-    /// What is said of a stall that was quiet for so long, where pauses last so long at most.
-    fn finding(
-        &self,
-        stall: &Stall,
-        id: String,
-        context: JobContext<'_>,
-        (quiet_s, pause_max_s): (f64, f64),
-        open: bool,
-    ) -> Finding {
-        let mut finding = hang(stall, &self.stacks, context, id, quiet_s, pause_max_s, open);
-        finding.facts.extend_from_slice(&self.network);
-        finding.stacks = folded(self.stacks.iter().chain(&self.others), &stall.culprits);
-        finding.progress.clone_from(&self.progress);
-        finding
     }
 }

@@ -413,7 +413,10 @@ fn logs_of_dead_jobs_say_as_much_as_their_lines_do() {
             "behind",
             "rank 1 never entered BROADCAST #78 of group default",
         ),
-        ("silent", "CRITICAL  rank 1 ended abruptly\n"),
+        (
+            "silent",
+            "CRITICAL  rank 1 raised RuntimeError: DataLoader worker",
+        ),
         (
             "killed",
             "CRITICAL  rank 1 was killed by signal 9 (SIGKILL)\n",

@@ -8,9 +8,13 @@ use serde_json::{Value, json};
 
 /// Incidents of a recording, where a start may be quiet for 5 s.
 fn incidents(recording: &str) -> Vec<Value> {
+    incidents_with(recording, "[hang]\nfirst_quiet_s = 5.0\n")
+}
+
+fn incidents_with(recording: &str, settings_text: &str) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = folder.path().join("laggard.toml");
-    fs::write(&settings, "[hang]\nfirst_quiet_s = 5.0\n").expect("settings");
+    fs::write(&settings, settings_text).expect("settings");
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
     command.args([
         "analyze",
@@ -183,6 +187,69 @@ fn ranks_that_end_early_or_are_killed_when_they_are_done_are_no_incident() {
 }
 
 #[test]
+fn a_job_that_ends_in_silence_is_not_healthy() {
+    for (recording, said, ended) in [
+        (
+            "wrong_peer",
+            "s since step 19: ranks 0-2 did nothing, and their collective is unknown",
+            "ranks 1-2 ended with exit code 1",
+        ),
+        (
+            "all_wait",
+            "s since step 29: ranks 0-2 issued ALLREDUCE",
+            "ranks 0-2 ended with exit code 9",
+        ),
+        (
+            "device_stops",
+            "s since step 20: ranks 0-2 issued REDUCE_SCATTER_BASE",
+            "ranks 0-2 ended with exit code 9",
+        ),
+    ] {
+        // By their limits they are no hangs yet.
+        let found = incidents_with(&format!("hangs/{recording}"), "");
+        let [end] = &found[..] else {
+            panic!("{recording}: {found:?}")
+        };
+        assert_eq!(
+            (&end["kind"], &end["severity"], &end["subject"]["ranks"]),
+            (&json!("hang"), &json!("warning"), &json!([])),
+            "{recording}"
+        );
+        let text = end["text"].as_str().expect("a text");
+        assert!(text.contains(said), "{text}");
+        assert!(end["evidence"].to_string().contains(ended), "{end}");
+    }
+}
+
+#[test]
+fn devices_and_stacks_name_who_holds_up_a_job_whose_calls_do_not() {
+    for (recording, said, next) in [
+        (
+            "device_waits",
+            "rank 1 waits for its device in main (train.py:30)",
+            "look at the device of rank 1",
+        ),
+        (
+            "handed_on",
+            "rank 1 is not in a call for other ranks, in which all others wait; \
+             rank 1 is in stage_forward (train.py:4)",
+            "look at the stack of rank 1",
+        ),
+    ] {
+        let found = incidents_with(&format!("hangs/{recording}"), "");
+        let [hang] = &found[..] else {
+            panic!("{recording}: {found:?}")
+        };
+        let subject = (&hang["kind"], &hang["subject"]["ranks"]);
+        assert_eq!(subject, (&json!("hang"), &json!([1])), "{recording}");
+        let text = hang["text"].as_str().expect("a text");
+        assert!(text.contains(said), "{text}");
+        let advice = hang["advice"].as_str().expect("an advice");
+        assert!(advice.starts_with(next), "{advice}");
+    }
+}
+
+#[test]
 fn arrivals_from_a_flight_recorder_name_who_is_late_in_backward() {
     let found = incidents("recorders/backward");
     let [late] = &found[..] else {
@@ -239,7 +306,10 @@ fn the_error_of_a_rank_is_read_in_a_log_of_its_own() {
             &["rank_0.err", "rank_1.err", "rank_2.err", "rank_3.err"],
         ),
     ] {
-        assert!(said.contains("CRITICAL  rank 1 ended abruptly\n"), "{said}");
+        assert!(
+            said.contains("CRITICAL  rank 1 raised RuntimeError: DataLoader worker"),
+            "{said}"
+        );
         assert!(
             said.contains("rank 1 raised: RuntimeError: DataLoader worker"),
             "{said}"

@@ -4,7 +4,7 @@ use collective::{Entered, HangSettings};
 use diagnosis::Detector;
 use model::{
     Announcement, CollectiveOp, Finding, Input, JobContext, Method, NetworkFault, Observation,
-    Slowness,
+    PrintedNote, Slowness, SourceNote,
 };
 
 use super::network::SlowLinks;
@@ -177,6 +177,9 @@ impl Detector for InCollectives {
             }
             Input::Network { rank, fault } => self.take_network(*rank, fault, context),
             Input::Left { rank, orderly, .. } => hangs.leave(*rank, *orderly),
+            Input::Note(SourceNote::Printed(PrintedNote::Raised { rank, error })) => {
+                hangs.raise(*rank, error);
+            }
             Input::Killed { rank, signal } => return self.kill(*rank, *signal, context),
             Input::Failed { rank, code } => {
                 hangs.fail(*rank, *code);
@@ -195,6 +198,7 @@ impl Detector for InCollectives {
         let hangs = &self.hangs;
         let mut found = hangs.passed(context);
         found.extend(hangs.death(context));
+        found.extend(hangs.failures(context));
         found.extend(hangs.under_way(context));
         let flows =
             self.slow_collectives

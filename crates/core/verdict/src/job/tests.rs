@@ -8,6 +8,7 @@ use diagnosis::Witnesses;
 
 use super::*;
 
+mod deaths;
 mod hangs;
 mod identity;
 mod standstills;
