@@ -1,7 +1,7 @@
 //! Which processes ended how, as launchers report it: torchrun, Open MPI, Slurm, DeepSpeed.
 
 use super::record::squeezed;
-use super::said::{MAX_RANKS, number};
+use super::said::{MAX_RANKS, digits, number};
 
 /// Signals that end a process for the sake of another: a terminal's, an abort, a launcher's.
 const OF_OTHERS: [i32; 4] = [-1, -2, -6, -15];
@@ -62,6 +62,16 @@ impl Summary {
 
     /// Takes a record; whether it shows that the job was started anew since an earlier summary.
     pub(super) fn take(&mut self, record: &str) -> bool {
+        let (mut is_again, mut left) = (false, record);
+        // All of torchrun's may stand on one line.
+        while let Some((one, others)) = first_of_several(left) {
+            is_again |= self.take_one(one);
+            left = others;
+        }
+        is_again | self.take_one(left)
+    }
+
+    fn take_one(&mut self, record: &str) -> bool {
         if let Some((_, ended)) = record.split_once("exits with return code = ") {
             // DeepSpeed prints the command that it started last, not that of the process that ended.
             self.somewhere = self.somewhere.or(exit_code(ended));
@@ -230,6 +240,15 @@ fn spawned(record: &str) -> Option<(u32, i32)> {
     Some((process.parse().ok()?, code))
 }
 
+/// What a record says of the first process that ended, and of those behind it, if there are any.
+fn first_of_several(record: &str) -> Option<(&str, &str)> {
+    const PID: &str = "(pid: ";
+    let at = record.find(PID)? + PID.len();
+    record[at..]
+        .contains(PID)
+        .then(|| record.split_at(at + digits(&record[at..])))
+}
+
 fn exit_code(text: &str) -> Option<i32> {
     match text.strip_prefix('-') {
         Some(signal) => number::<i32>(signal).map(|signal| -signal),
@@ -271,6 +290,17 @@ mod tests {
             (first.rank, first.killed_by(), with_it),
             (7, Some(9), vec![])
         );
+        // Also that of all processes.
+        let root = "Root Cause (first observed failure):\n[0]:\n";
+        let all = [
+            block(1, "08", 1, 13),
+            root.to_owned(),
+            block(0, "07", 1, 10),
+        ]
+        .concat();
+        let summary = read(&all.replace('\n', " "));
+        let (first, with_it) = summary.first().unwrap();
+        assert_eq!((first.rank, summary.ended.len(), with_it), (0, 2, vec![]));
     }
 
     #[test]
