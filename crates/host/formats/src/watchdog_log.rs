@@ -84,8 +84,8 @@ pub(crate) struct WatchdogLog {
     missed_barrier: BTreeSet<u32>,
     /// By a rank that waited in vain for what makes a communicator of all, the one that has it.
     awaited_ids: BTreeMap<u32, u32>,
-    /// Ranks that came to make the group of all ranks.
-    came_to_start: BTreeMap<u32, CameToStart>,
+    /// Ranks that came to make the group of all ranks, and how often each printed the same.
+    came_to_start: BTreeMap<u32, (CameToStart, u32)>,
     shared_gpus: BTreeSet<([u32; 2], String)>,
     lost_peers: BTreeSet<String>,
     warnings: Warnings,
@@ -259,9 +259,13 @@ impl WatchdogLog {
             }
             Said::CameToStart(came) => {
                 self.came_to_start
-                    .retain(|_, it| it.barrier == came.barrier);
-                self.came_to_start.insert(came.rank, came);
+                    .retain(|_, (it, _)| it.barrier == came.barrier);
+                let known = self.came_to_start.get(&came.rank);
+                let known = known.filter(|(it, _)| it.have_come == came.have_come);
+                let times = known.map_or(0, |(_, times)| *times) + 1;
+                self.came_to_start.insert(came.rank, (came, times));
             }
+            Said::AllCame => self.came_to_start.clear(),
             Said::SharedGpu(ranks, device) => {
                 if self.shared_gpus.len() < MAX_NOTED {
                     self.shared_gpus.insert((ranks, device));
@@ -414,6 +418,7 @@ impl WatchdogLog {
             all.differing.extend(log.differing.clone());
             all.calls.extend(log.calls.clone());
             all.missed_barrier.extend(&log.missed_barrier);
+            all.following.extend(&log.following);
             all.awaited_ids.extend(&log.awaited_ids);
             all.came_to_start.extend(&log.came_to_start);
             all.shared_gpus.extend(log.shared_gpus.clone());

@@ -94,6 +94,8 @@ pub(super) enum Said {
     AwaitedId { rank: u32, of: u32 },
     /// A rank has come to make the group of all ranks, of which so many have by now.
     CameToStart(CameToStart),
+    /// All have.
+    AllCame,
     /// Two ranks, as a communicator counts them, use the GPU of this bus address.
     SharedGpu([u32; 2], String),
     /// The other end of a connection has gone.
@@ -113,6 +115,8 @@ pub(super) struct CameToStart {
     pub(super) barrier: u32,
     pub(super) ranks: u32,
     pub(super) have_come: u32,
+    /// Whether the rank gave up by now.
+    pub(super) gave_up: bool,
 }
 
 /// Whose an error is that a rank raised.
@@ -187,6 +191,9 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
     }
     if let Some((_, said)) = record.split_once("retrieving ncclUniqueId from [") {
         return awaited_id(record, said);
+    }
+    if record.contains("Completed store-based barrier") {
+        return Some(Said::AllCame);
     }
     if record.contains("store based barrier") {
         return came_to_start(record).map(Said::CameToStart);
@@ -392,6 +399,7 @@ fn came_to_start(record: &str) -> Option<CameToStart> {
         barrier,
         ranks,
         have_come,
+        gave_up: record.contains("Timed out"),
     })
 }
 
@@ -401,7 +409,7 @@ fn shared_gpu(said: &str) -> Option<Said> {
     let (other, device) = rest.split_once(" both on CUDA device ")?;
     let both: [u32; 2] = [one.parse().ok()?, other.parse().ok()?];
     let device = device.split_whitespace().next()?;
-    let is_address = device.chars().all(|c| c.is_ascii_hexdigit());
+    let is_address = device.len() <= 16 && device.chars().all(|c| c.is_ascii_hexdigit());
     is_address.then(|| {
         Said::SharedGpu(
             [both[0].min(both[1]), both[0].max(both[1])],

@@ -7,6 +7,9 @@ use model::{CollectiveOp, Input};
 use super::said::Work;
 use super::{WatchdogLog, entered};
 
+/// Times that ranks print how many have come before others that have not are late. Ours: a minute.
+const MANY_TIMES: u32 = 6;
+
 /// Ranks that wait for others to begin.
 pub(super) struct Start {
     name: &'static str,
@@ -49,13 +52,15 @@ impl WatchdogLog {
         let mut starts = Vec::new();
         let counted = self.counted();
         let roots: BTreeSet<u32> = self.awaited_ids.values().copied().collect();
-        // One that came further in any group may have a reason of its own.
-        for root in roots.into_iter().filter(|root| !counted.contains(root)) {
+        // One that came further in any group, or raised anything, may have a reason of its own.
+        let is_silent = |rank: &u32| {
+            !counted.contains(rank)
+                && !self.following.contains(rank)
+                && !self.errors.contains_key(rank)
+        };
+        for root in roots.into_iter().filter(is_silent) {
             let waiting = self.awaited_ids.iter().filter(|(_, of)| **of == root);
             let waiting: BTreeSet<u32> = waiting.map(|(rank, _)| *rank).collect();
-            if waiting.contains(&root) {
-                continue;
-            }
             starts.push(Start {
                 name: "default",
                 op: CollectiveOp::UNKNOWN,
@@ -64,13 +69,18 @@ impl WatchdogLog {
                 missing: [root].into(),
             });
         }
-        let last = self.came_to_start.values().max_by_key(|it| it.have_come);
-        if let Some(last) = last {
+        let came = self.came_to_start.values();
+        let last = came.clone().map(|(it, _)| it).max_by_key(|it| it.have_come);
+        // Each prints it every ten seconds, and a slow start is none that has stalled.
+        let wait_long = came
+            .clone()
+            .all(|(it, times)| it.gave_up || *times >= MANY_TIMES);
+        if let Some(last) = last.filter(|_| wait_long && counted.is_empty()) {
             let waiting: BTreeSet<u32> = self.came_to_start.keys().copied().collect();
             let all = 0..last.ranks;
             // Of others that came no line is in the log.
             let are_all_seen = waiting.len() as u32 == last.have_come;
-            if are_all_seen && last.have_come < last.ranks && counted.is_empty() {
+            if are_all_seen && last.have_come < last.ranks {
                 starts.push(Start {
                     name: "default",
                     op: CollectiveOp::INIT,

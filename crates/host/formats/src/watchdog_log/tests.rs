@@ -448,17 +448,28 @@ fn ranks_that_do_not_come_to_the_start_are_those_that_print_nothing_if_all_other
              timeout=0:30:00)\n"
         )
     };
-    let text = [line(0, 1, 1), line(3, 1, 3), line(1, 1, 3)].concat();
+    let minute = |barrier, have_come| {
+        let lines = [0, 1, 3].map(|rank| line(rank, barrier, have_come));
+        lines.concat().repeat(6)
+    };
+    let text = line(0, 1, 1) + &minute(1, 3);
     let waiting = |rank| (rank, 1, "INIT_PROCESS_GROUP".to_owned());
+    let missing = [waiting(0), waiting(1), waiting(3), (2, 0, String::new())];
+    assert_eq!(entries(&text), missing);
+    let gave_up = text.replace("Waiting in", "Timed out initializing process group in");
     assert_eq!(
-        entries(&text),
-        [waiting(0), waiting(1), waiting(3), (2, 0, String::new())]
+        entries(&gave_up.lines().rev().take(3).collect::<Vec<_>>().join("\n")),
+        missing
     );
-    // Of one that has come no line is there; the last has come; they wait for the next group.
+    // Of one that has come no line is there; the last has come; they wait for the next group; all came;
+    // they do not wait for long.
+    let done = "INFO: Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.";
     for text in [
-        [line(0, 1, 3), line(1, 1, 3)].concat(),
-        [line(0, 1, 3), line(1, 1, 3), line(3, 1, 4)].concat(),
-        [text.as_str(), &line(0, 2, 2)].concat(),
+        minute(1, 4),
+        text.clone() + &line(2, 1, 4),
+        text.clone() + &line(0, 2, 2),
+        text.clone() + done + "\n" + &line(0, 2, 1),
+        line(0, 1, 3) + &line(1, 1, 3) + &line(3, 1, 3),
     ] {
         assert!(WatchdogLog::read(text.as_bytes(), None).unwrap().is_some());
         assert_eq!(entries(&text), []);
