@@ -48,6 +48,8 @@ impl Under {
         if let Some((elsewhere, calling)) = self.elsewhere() {
             stall.kind = StallKind::Missing;
             (stall.culprits, stall.waiting) = (elsewhere, calling);
+            // All have issued the last collective that is known: it is not what they wait in.
+            stall.waits.clear();
         }
         stall.failure = stall
             .failure

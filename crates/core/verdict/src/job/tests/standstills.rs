@@ -74,6 +74,44 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
     )));
 }
 
+/// The last collective that all have issued is behind them: nobody waits for the rank there.
+#[test]
+fn a_rank_that_is_elsewhere_while_others_receive_has_missed_no_collective() {
+    let mut job = Job::new("job", Source::Run, Settings::default());
+    job.take(Input::Group {
+        group: 1,
+        name: "default".to_owned(),
+        members: (0..3).collect(),
+    });
+    for rank in 0..3 {
+        take_mark(&mut job, rank, 11, sum(47));
+        take_mark(&mut job, rank, 12, Event::BackwardEnd);
+    }
+    for rank in quiet(&mut job, 81) {
+        let (function, file) = if rank == 1 {
+            ("wait", "/usr/lib/python3.11/threading.py")
+        } else {
+            ("recv", "/usr/lib/python3.11/torch/distributed/c10d.py")
+        };
+        let frame = |function: &str, file: &str| Frame {
+            function: function.to_owned(),
+            file: file.to_owned(),
+            line: 7,
+        };
+        let frames = vec![frame(function, file), frame("step", "/home/me/train.py")];
+        let stack = Stack::new(ProcessState::Sleeping, Some(false), frames);
+        job.take(Input::Stack { rank, stack });
+    }
+    job.take(Input::StacksComplete);
+    let said = "hang since step 40: rank 1 is not in a call for other ranks, in which all others wait; \
+                rank 1 is in step (train.py:7)";
+    assert_eq!(lines(&mut job)[0], said);
+    assert_eq!(
+        critical_hang(&job, &[1]).victims,
+        [0, 2].into_iter().collect()
+    );
+}
+
 /// What GPUs do meanwhile says which may have stopped, and names nobody.
 #[test]
 fn what_gpus_do_in_a_standstill_stands_beside_it() {
