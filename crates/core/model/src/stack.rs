@@ -64,24 +64,17 @@ impl Stack {
 
     /// Whether it is in PyTorch's part of a collective, or in making a group.
     pub fn is_in_collective(&self) -> bool {
-        self.frames
-            .iter()
-            // What waits below it is C++, of which there are no frames here.
-            .any(|frame| frame.file.contains("torch/distributed/"))
+        self.frames.iter().any(Frame::is_for_other_ranks)
     }
 
     /// Whether its innermost call is one of PyTorch for other ranks: a collective, a send or a receive.
     pub fn calls_other_ranks(&self) -> bool {
-        let mut frames = self.frames.iter();
-        frames
-            .next()
-            .is_some_and(|frame| frame.file.contains("torch/distributed/"))
+        self.frames.first().is_some_and(Frame::is_for_other_ranks)
     }
 
     /// Whether its host waits for its device, in a call of PyTorch that nothing but that makes long.
     pub fn waits_for_device(&self) -> bool {
-        let mut frames = self.frames.iter();
-        frames.next().is_some_and(|frame| {
+        self.frames.first().is_some_and(|frame| {
             let is_read_back = frame.is_laggards() && frame.file.ends_with("/_device.py");
             is_read_back || frame.function == "synchronize" && frame.file.contains("/torch/")
         })
@@ -90,14 +83,13 @@ impl Stack {
     /// Whether it certainly waits for no other rank: it was stopped, or it is in a library that knows of
     /// none. What is below a line of the script itself may be anything.
     pub fn is_elsewhere(&self) -> bool {
-        let mut frames = self.frames.iter();
         let in_library = |frame: &Frame| {
             let is_any = ["/torch/", "/laggard/", "<"]
                 .iter()
                 .any(|place| frame.file.contains(place));
             !frame.is_own() && !is_any
         };
-        self.state == ProcessState::Stopped || frames.next().is_some_and(in_library)
+        self.state == ProcessState::Stopped || self.frames.first().is_some_and(in_library)
     }
 }
 
@@ -116,20 +108,24 @@ impl Frame {
     /// Whether it is code of the job itself rather than of an installed package, of Python, or
     /// of laggard, which need not be installed.
     pub fn is_own(&self) -> bool {
-        const OTHERS: [&str; 6] = [
+        const OTHERS: [&str; 5] = [
             "/site-packages/",
             "/dist-packages/",
             "/lib/python",
             // Code without a file: that of imports, and what libraries generate.
             "<frozen",
             "<string>",
-            // All but the demo, which is a job.
-            "/laggard/_",
         ];
-        !OTHERS.iter().any(|place| self.file.contains(place))
+        !self.is_laggards() && !OTHERS.iter().any(|place| self.file.contains(place))
     }
 
-    /// Whether it is laggard's own, around a function that it watches.
+    /// Whether it is in PyTorch's part of a collective, a send or a receive, or in making a group. What waits
+    /// below it is C++, of which there are no frames.
+    fn is_for_other_ranks(&self) -> bool {
+        self.file.contains("torch/distributed/")
+    }
+
+    /// Whether it is laggard's own, around a function that it watches: all but the demo, which is a job.
     pub fn is_laggards(&self) -> bool {
         self.file.contains("/laggard/_")
     }

@@ -135,7 +135,7 @@ pub struct JobSummary {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partly_seen: bool,
     /// Share of the time of steps that lies in those which were not recorded whole on every rank.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub unrecorded_share: f64,
     /// Ranks that are alone in their roles and could not be put beside those of other roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -160,14 +160,9 @@ pub struct JobSummary {
     pub lost_records: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-fn is_none(share: &f64) -> bool {
-    *share <= 0.0
+/// As a skip of serde's, for numbers.
+fn is_zero<T: Default + PartialOrd>(number: &T) -> bool {
+    *number <= T::default()
 }
 
 /// A line that reads something back from the device, for which its host waits.

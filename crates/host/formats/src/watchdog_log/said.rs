@@ -407,15 +407,11 @@ fn came_to_start(record: &str) -> Option<CameToStart> {
 fn shared_gpu(said: &str) -> Option<Said> {
     let (one, rest) = said.strip_prefix("rank ")?.split_once(" and rank ")?;
     let (other, device) = rest.split_once(" both on CUDA device ")?;
-    let both: [u32; 2] = [one.parse().ok()?, other.parse().ok()?];
+    let mut both: [u32; 2] = [one.parse().ok()?, other.parse().ok()?];
+    both.sort_unstable();
     let device = device.split_whitespace().next()?;
     let is_address = device.len() <= 16 && device.chars().all(|c| c.is_ascii_hexdigit());
-    is_address.then(|| {
-        Said::SharedGpu(
-            [both[0].min(both[1]), both[0].max(both[1])],
-            device.to_owned(),
-        )
-    })
+    is_address.then(|| Said::SharedGpu(both, device.to_owned()))
 }
 
 /// `Rank1failedtopassmonitoredBarrierin…`, or `Ranks1,2failed…`.

@@ -12,8 +12,8 @@ const MANY_TIMES: u32 = 6;
 
 /// Ranks that wait for others to begin.
 pub(super) struct Start {
-    name: &'static str,
-    op: CollectiveOp,
+    /// What they wait in, if that is known.
+    op: &'static str,
     members: BTreeSet<u32>,
     waiting: BTreeSet<u32>,
     /// Those of the others that are known not to have come.
@@ -24,17 +24,12 @@ impl Start {
     pub(super) fn take(&self, group: u32, take: &mut dyn FnMut(Input)) {
         take(Input::Group {
             group,
-            name: self.name.to_owned(),
+            name: "default".to_owned(),
             members: self.members.iter().copied().collect(),
         });
-        let op = if self.op == CollectiveOp::UNKNOWN {
-            ""
-        } else {
-            self.op.name()
-        };
         let work = Work {
             number: 1,
-            op: op.to_owned(),
+            op: self.op.to_owned(),
             detail: String::new(),
         };
         for rank in &self.waiting {
@@ -62,8 +57,7 @@ impl WatchdogLog {
             let waiting = self.awaited_ids.iter().filter(|(_, of)| **of == root);
             let waiting: BTreeSet<u32> = waiting.map(|(rank, _)| *rank).collect();
             starts.push(Start {
-                name: "default",
-                op: CollectiveOp::UNKNOWN,
+                op: "",
                 members: waiting.iter().copied().chain([root]).collect(),
                 waiting,
                 missing: [root].into(),
@@ -82,8 +76,7 @@ impl WatchdogLog {
             let are_all_seen = waiting.len() as u32 == last.have_come;
             if are_all_seen && last.have_come < last.ranks {
                 starts.push(Start {
-                    name: "default",
-                    op: CollectiveOp::INIT,
+                    op: CollectiveOp::INIT.name(),
                     missing: all.clone().filter(|rank| !waiting.contains(rank)).collect(),
                     members: all.collect(),
                     waiting,
