@@ -57,21 +57,31 @@ pub struct WindowFrontier {
 
 /// Steps from which on a window shows that its hosts run ahead. Ours: by chance few seem to.
 const AHEAD_STEPS: usize = 20;
+/// Share by which makespans may add up to more than any rank takes. Ours: ranks that meet in each step
+/// leave a meeting that far apart at most.
+const OVERRUN_SHARE: f64 = 0.05;
 
 impl WindowFrontier {
-    /// What each step took, in seconds, by its number: its makespan if ranks meet in each step. Hosts
-    /// that run ahead wait in turn, even those that come together somewhere, and a makespan would add up
-    /// their waits: of these it is what they take by their own clocks.
+    /// What each step took, in seconds, by its number: [a part](Self::taken_share) of its makespan.
     pub fn took_s(&self, window: &Window) -> impl Iterator<Item = (u64, f64)> {
-        let is_makespan = !window.runs_ahead || self.steps.len() < AHEAD_STEPS;
-        self.steps.iter().map(move |it| {
-            let took_s = if is_makespan {
-                it.makespan_s
-            } else {
-                window.blocks[it.block].took_s(it.row)
-            };
-            (it.step, took_s)
-        })
+        let share = self.taken_share(window);
+        let steps = self.steps.iter();
+        steps.map(move |it| (it.step, it.makespan_s * share))
+    }
+
+    /// Which part of their makespans steps take: 1 if ranks meet in each step. Hosts that run ahead wait
+    /// in turn, even those that come together somewhere, and makespans add up their waits: of these, and
+    /// where no rank takes nearly as long as all makespans, all steps take as long as the slowest rank
+    /// does.
+    pub fn taken_share(&self, window: &Window) -> f64 {
+        let longest_s = window.longest_s();
+        let is_all = self.steps.len() < AHEAD_STEPS
+            || !window.runs_ahead && self.exposed_s <= (1.0 + OVERRUN_SHARE) * longest_s;
+        if is_all {
+            1.0
+        } else {
+            longest_s / self.exposed_s.max(f64::MIN_POSITIVE)
+        }
     }
 
     /// Mean exposed time of a step, in seconds.
@@ -241,4 +251,46 @@ pub fn candidates(stages: &[StageId], shares: &[f64], tau: f64) -> Vec<StageId> 
         set.push(stages[slot]);
     }
     set
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Block, Boundary, Ending, MarkKind, Sync};
+
+    use super::*;
+
+    /// What 40 steps of two ranks take, which take so many seconds for each.
+    fn took_s(row_s: impl Fn(usize) -> [f64; 2]) -> f64 {
+        let boundary = Boundary {
+            stage: StageId::FORWARD,
+            after: MarkKind::ForwardBegin,
+            ending: Ending::Mark(MarkKind::ForwardEnd),
+            sync: Sync::None,
+        };
+        let block = Block {
+            boundaries: [boundary].into(),
+            groups: None,
+            steps: (0..40).collect(),
+            durations_s: (0..40).flat_map(row_s).collect(),
+            ranks: 2,
+            carried: 0,
+        };
+        let window = block.into();
+        let found = analyse(&window, &Gates::default(), &Baseline::CohortMedian);
+        found.took_s(&window).map(|(_, took_s)| took_s).sum()
+    }
+
+    #[test]
+    fn steps_take_their_makespans_unless_ranks_wait_in_turn() {
+        let meets = took_s(|_| [0.03, 0.01]);
+        assert!((meets - 1.2).abs() < 1e-9, "{meets}");
+        let in_turn = took_s(|at| {
+            if at % 2 == 0 {
+                [0.03, 0.01]
+            } else {
+                [0.01, 0.03]
+            }
+        });
+        assert!((in_turn - 0.8).abs() < 1e-9, "{in_turn}");
+    }
 }

@@ -241,6 +241,15 @@ fn weigh(
         fault.victims = victims(window, found, lateness, candidate, &of(&after));
         charge(&mut faults, fault, it);
     }
+    // What ranks that wait in turn are late by is what the others wait.
+    let share = found.taken_share(window);
+    for fault in faults
+        .iter_mut()
+        .filter(|it| it.kind == FaultKind::Rotating)
+    {
+        fault.cost_s *= share;
+        fault.gain_alone_s *= share;
+    }
     faults
 }
 

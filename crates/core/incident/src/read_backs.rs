@@ -210,7 +210,7 @@ pub(crate) fn may_read_back(block: &Block) -> bool {
     (0..block.boundaries.len()).any(|at| waits(block, at).is_some())
 }
 
-/// What a step of each stretch gains on average without some of the faults, in seconds.
+/// What all stretches gain without some of the faults, in seconds.
 ///
 /// A device does the same in each step, no less than it would need to be done at the read-back had
 /// it nothing left to do at any one of its host's late ends: of the steps behind the last at which it
@@ -241,7 +241,7 @@ fn gain_s(stretches: &[LateStretch], steps: usize, fixed: &[usize]) -> f64 {
         }
         gained_s += (took_s - without_s).max(0.0);
     }
-    gained_s / (stretches.len() * steps).max(1) as f64
+    gained_s
 }
 
 /// Charges late ranks what they cost between read-backs that are seen, and says whether any are; what
@@ -268,11 +268,23 @@ pub(crate) fn charge_between(
     let stretches: Vec<LateStretch> = pairs
         .map(|pair| read_backs.stretch(pair, &with_columns))
         .collect();
-    // The average step between read-backs stands for those before the first one as well.
-    let rows = found.steps.len() as f64;
+    // What ranks are late by in all steps, and in those between read-backs.
+    let late_s: Vec<[f64; 2]> = with_columns
+        .iter()
+        .enumerate()
+        .map(|(at, (fault, columns))| {
+            let steps = stretches.iter().flatten().flat_map(|(_, late)| late);
+            let between_s = steps.map(|step| step.late_s[at]).sum::<f64>();
+            let all_s = fault.lateness_s * fault.strikes.len() as f64;
+            [all_s, between_s / columns.len().max(1) as f64]
+        })
+        .collect();
     let steps = read_backs.steps();
     recharge(faults, is_late, found, settings, |some| {
-        gain_s(&stretches, steps, some) * rows
+        let [all_s, between_s] =
+            [0, 1].map(|of| some.iter().map(|at| late_s[*at][of]).sum::<f64>());
+        // What is late between read-backs stands for what is late before the first one as well.
+        gain_s(&stretches, steps, some) * all_s / between_s.max(f64::MIN_POSITIVE)
     });
     true
 }
@@ -287,6 +299,11 @@ mod tests {
     /// Steps of four ranks whose devices take `device_s` of each, with a read-back in every tenth.
     /// Rank 2 is `late_s` late in its loader.
     fn window(device_s: f64, late_s: f64) -> Window {
+        window_of(device_s, |_| late_s)
+    }
+
+    /// The same, where it is late by step.
+    fn window_of(device_s: f64, late_s: impl Fn(usize) -> f64) -> Window {
         let segments = [
             (StageId::DATA, MarkKind::DataEnd),
             (StageId::FORWARD, MarkKind::BackwardBegin),
@@ -295,17 +312,23 @@ mod tests {
         let (data_s, forward_s, callback_s) = (0.002, 0.006, 0.001);
         let mut durations_s = Vec::new();
         for step in 0..50 {
-            let late = |rank: usize| if rank == 2 { late_s } else { 0.0 };
+            let late = |rank: usize, step| if rank == 2 { late_s(step) } else { 0.0 };
             let noise_s = |rank: usize| ((step * 4 + rank) * 7919 % 13) as f64 * 1e-6;
-            durations_s.extend((0..4).map(|rank| data_s + late(rank) + noise_s(rank)));
+            durations_s.extend((0..4).map(|rank| data_s + late(rank, step) + noise_s(rank)));
             durations_s.extend([forward_s; 4]);
             let reads = step % 10 == 9;
             // What the last device is done at, if it never waits for a host but at first, or always.
-            let host_s = |rank: usize| data_s + forward_s + callback_s + late(rank);
-            let first_s = callback_s + data_s + late_s;
-            let done_s = (first_s + 10.0 * device_s).max(first_s + 9.0 * host_s(2) + device_s);
+            let own_s = data_s + forward_s + callback_s;
+            let lost_s = |rank: usize, last: usize| -> f64 {
+                (step / 10 * 10..=last).map(|step| late(rank, step)).sum()
+            };
+            let starts_s = (0..10).map(|at| {
+                let begun_s = at as f64 * own_s + callback_s + data_s;
+                begun_s + lost_s(2, step / 10 * 10 + at) + (10 - at) as f64 * device_s
+            });
+            let done_s = starts_s.fold(0.0, f64::max);
             durations_s.extend((0..4).map(|rank| {
-                let wait_s = (done_s - 10.0 * host_s(rank)).max(0.0);
+                let wait_s = (done_s - 10.0 * own_s - lost_s(rank, step)).max(0.0);
                 callback_s + if reads { wait_s } else { 0.0 }
             }));
         }
@@ -334,6 +357,21 @@ mod tests {
         let with_s = 0.033 + 9.0 * 0.039 + 0.020;
         let gain_s = (with_s - without_s) / 10.0;
         assert!((charged_s(&window(0.020, 0.030)) - gain_s).abs() < 1e-4);
+    }
+
+    #[test]
+    fn what_is_late_once_is_not_charged_for_steps_in_which_nothing_is() {
+        // Between read-backs lie 40 of 50 steps, and the one that is late. Devices take 20 ms of each.
+        let late_s = |step: usize| if step == 15 { 0.3 } else { 0.0 };
+        let window = window_of(0.020, late_s);
+        let faults = faults_of(&window, |faults, found, settings| {
+            assert!(charge_between(faults, &window, found, settings));
+        });
+        // Behind five steps of the host and its pause the device has five steps left, instead of ten
+        // steps in all.
+        let gain_s = 5.0 * 0.009 + 0.3 + 5.0 * 0.020 - 10.0 * 0.020;
+        let cost_s = faults[0].cost_s;
+        assert!((cost_s - gain_s).abs() < 1e-3, "{cost_s}");
     }
 
     #[test]

@@ -11,6 +11,8 @@ use crate::{Fault, FaultKind, IncidentSettings};
 /// Ours.
 const NEXT: usize = 1;
 const CATCH_UP: usize = 10;
+/// Median deviations from which on a step is far off: as many as in docs/math/meetings.md.
+const OFF_DEVIATIONS: f64 = 4.0;
 
 /// Charges late ranks no more than what the steps they strike take longer than those that nothing
 /// strikes: launch queues absorb a part of the lateness. Changes nothing where these are fewer.
@@ -64,14 +66,24 @@ pub(crate) fn charge_struck(
         let (block, row) = place(*at);
         block.took_s(row)
     };
-    let mut free_s: Vec<f64> = free.iter().map(took_s).collect();
-    let usual_s = median(&mut free_s).unwrap_or(0.0);
+    let usual_s = usual_s(free.iter().map(took_s).collect());
     for (fault, its) in rare {
         let longer_s = its.iter().map(|at| took_s(at) - usual_s).sum::<f64>();
         fault.cost_s = fault.cost_s.min(longer_s.max(0.0));
         fault.gain_alone_s = fault.gain_alone_s.min(longer_s.max(0.0));
     }
     judge_window(faults, found, settings);
+}
+
+/// What steps take on average, those that are far off counted as the furthest that are not.
+fn usual_s(mut took_s: Vec<f64>) -> f64 {
+    let median_s = median(&mut took_s).unwrap_or(0.0);
+    let mut scatter_s: Vec<f64> = took_s.iter().map(|it| (it - median_s).abs()).collect();
+    let most_s = OFF_DEVIATIONS * median(&mut scatter_s).unwrap_or(0.0);
+    let off_s = took_s
+        .iter()
+        .map(|it| (it - median_s).clamp(-most_s, most_s));
+    median_s + off_s.sum::<f64>() / took_s.len().max(1) as f64
 }
 
 /// Whether a fault strikes a row of a block, some of whose stages may lie in the step before.
@@ -134,6 +146,12 @@ mod tests {
             "{}",
             charged_s(10)
         );
+    }
+
+    #[test]
+    fn usual_steps_are_their_mean_and_those_far_off_count_little() {
+        assert!((usual_s(vec![1.0, 2.0, 2.0, 4.0]) - 2.25).abs() < 1e-9);
+        assert!((usual_s(vec![1.0, 2.0, 3.0, 90.0]) - 3.125).abs() < 1e-9);
     }
 
     #[test]

@@ -701,6 +701,9 @@ impl Track {
         } = &self.fault;
         let ranks = self.fault.ranks.clone();
         let first = match kind {
+            FaultKind::Rotating if matches!(*stage, StageId::FORWARD | StageId::BACKWARD) => {
+                Action::CompareBatches
+            }
             FaultKind::Rotating => Action::LookAtWhatRanksShare,
             FaultKind::InputBound => Action::LookAtInputPipeline,
             FaultKind::Degraded => Action::LookAtWhatChanged,

@@ -10,6 +10,8 @@ use crate::{PipelineAction, RankPart};
 pub enum Action {
     /// Look at what all ranks share.
     LookAtWhatRanksShare,
+    /// Compare how much the ranks have to compute in each step.
+    CompareBatches,
     /// Look at the input pipeline of all ranks.
     LookAtInputPipeline,
     /// Look at what changed when steps became longer.

@@ -198,6 +198,19 @@ impl Window {
         self.blocks.iter().map(|block| block.steps.len()).sum()
     }
 
+    /// What the rank that takes longest takes for all of the matrix by its own clock, in seconds.
+    pub fn longest_s(&self) -> f64 {
+        let mut all_s = vec![0.0; self.ranks.len()];
+        for block in &self.blocks {
+            for boundary_s in block.durations_s.chunks(block.ranks.max(1)) {
+                for (took_s, seconds) in all_s.iter_mut().zip(boundary_s) {
+                    *took_s += seconds;
+                }
+            }
+        }
+        all_s.into_iter().fold(0.0, f64::max)
+    }
+
     /// Whether ranks call different things in most of its steps, as where each hands its work on to the
     /// next.
     pub fn calls_differ(&self) -> bool {

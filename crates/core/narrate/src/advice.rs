@@ -17,6 +17,11 @@ fn sentence(action: &Action) -> String {
              cores, garbage collection"
                 .to_owned()
         }
+        Action::CompareBatches => {
+            "compare what the ranks have to compute in each step, such as lengths of sequences; if it \
+             is alike, look at what they share: CPU cores, garbage collection, power"
+                .to_owned()
+        }
         Action::LookAtInputPipeline => {
             "look at the input pipeline: more loader workers, prefetching, faster storage, \
              cheaper decoding"
@@ -287,6 +292,7 @@ mod tests {
         }
         for action in [
             Action::LookAtWhatRanksShare,
+            Action::CompareBatches,
             Action::LookAtInputPipeline,
             Action::LookAtWhatChanged,
             Action::RecordArrivals,

@@ -276,6 +276,21 @@ fn a_host_that_waits_for_its_device_is_not_late_where_each_rank_calls_something_
 }
 
 #[test]
+fn lateness_that_rotates_where_ranks_call_different_things_is_a_wait() {
+    let verdict = verdict_on("reducer_thread", |_| true);
+    assert_eq!(verdict.incidents, []);
+    assert_eq!(verdict.conclusion(), Some(Conclusion::DeviceWaitsUnseen));
+}
+
+#[test]
+fn steps_take_no_longer_than_the_slowest_rank_does() {
+    let verdict = verdict_on("tensor_loader", |_| true);
+    let step_s = verdict.job.exposed_s / verdict.job.analysed_steps as f64;
+    assert!((0.090..0.110).contains(&step_s), "{step_s} s");
+    assert_eq!(only(&verdict).subject.ranks, [1]);
+}
+
+#[test]
 fn devices_that_wait_for_replicas_of_a_late_host_are_not_slow() {
     let stage = "model.fwd_loss_cpu_wall";
     let text = said_of("hybrid_callback", 1, stage, Side::Host);
