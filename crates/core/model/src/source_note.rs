@@ -82,6 +82,7 @@ impl SourceNote {
                     | RasNote::Trouble { .. }
                     | RasNote::Unlisted { .. }
                     | RasNote::Elsewhere { .. }
+                    | RasNote::Alike
                     | RasNote::Unreachable { .. }
                     | RasNote::Incomplete { .. }
                     | RasNote::Dead { .. }
@@ -140,6 +141,8 @@ pub enum ProfileNote {
         /// Why.
         why: Unrecorded,
     },
+    /// These ranks ended before their windows did.
+    Ended(Vec<u32>),
     /// The trace of a rank cannot be read.
     Unread {
         /// Which rank.
@@ -211,6 +214,8 @@ pub enum RasNote {
     Moving(String),
     /// Ranks are apart at one moment, as those of a healthy job may be.
     OneMoment,
+    /// All ranks have launched the same number of collectives, and no reply shows that they go on.
+    Alike,
     /// Ranks of a communicator did not answer, and the report does not list them.
     Incomplete {
         /// The communicator.
@@ -435,6 +440,10 @@ pub enum PrintedNote {
     Ended(Vec<u32>),
     /// The launcher of a host saw a process end with this exit code, and does not say which.
     EndedSomewhere(i32),
+    /// Slurm ended the job, for this reason if it says so.
+    Cancelled(String),
+    /// torchrun itself received this signal, and ended its processes.
+    ToLauncher(i32),
     /// Slurm saw tasks end.
     SlurmTasks {
         /// As Slurm lists them.
@@ -459,6 +468,13 @@ pub enum PrintedNote {
     StuckWatchdog(u32),
     /// NCCL itself warned of a fault.
     Nccl(NcclNote),
+    /// Ranks waited in vain for what one of a group must give to make a communicator.
+    AwaitedId {
+        /// Which, as the group counts them.
+        ranks: Vec<u32>,
+        /// Whom the text names.
+        of: u32,
+    },
     /// Two processes use one GPU, which NCCL refuses.
     SharedGpu {
         /// Their ranks, as a communicator counts them.
@@ -466,6 +482,9 @@ pub enum PrintedNote {
         /// The bus address of the GPU, as NCCL prints it.
         device: String,
     },
+    /// DDP found that the models of two ranks, as its group counts them, have these numbers of parameters,
+    /// and refuses to start.
+    UnlikeModels([(u32, u64); 2]),
     /// A rank lost the connection to a process at this address.
     LostPeer(String),
     /// PyTorch found that these ranks call different collectives.

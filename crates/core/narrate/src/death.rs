@@ -48,8 +48,10 @@ pub(crate) fn how(code: i32) -> String {
     }
 }
 
-fn named(signal: i32) -> String {
+pub(crate) fn named(signal: i32) -> String {
     let name = match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
         4 => " (SIGILL)",
         6 => " (SIGABRT)",
         // As on x86 and ARM; some architectures number it otherwise.

@@ -75,6 +75,9 @@ fn profile(note: &ProfileNote) -> String {
             };
             format!("rank {rank} was not profiled: {why}")
         }
+        ProfileNote::Ended(ranks) => {
+            format!("{} ended before a profile of them was complete", who(ranks))
+        }
         ProfileNote::Unread { rank, error } => {
             format!("the profile of rank {rank} cannot be read: {error}")
         }
@@ -130,6 +133,11 @@ fn ras(note: &RasNote) -> String {
         RasNote::OneMoment => {
             "launched collectives were counted at one moment, when ranks of a healthy job may \
              differ too; a second reply some seconds later shows whether they still differ"
+                .to_owned()
+        }
+        RasNote::Alike => {
+            "all ranks have launched the same number of collectives, which does not show whether their \
+             devices finish them"
                 .to_owned()
         }
         RasNote::Unreachable {
@@ -354,6 +362,34 @@ fn nccl(note: &NcclNote) -> String {
     }
 }
 
+/// What ranks were last about to call.
+fn last_calls(calls: &[(Vec<u32>, String)]) -> String {
+    let sides = calls.iter().map(|(of, call)| format!("{} {call}", who(of)));
+    let sides = sides.collect::<Vec<_>>().join(", ");
+    let behind = match calls.len() {
+        1 => "",
+        // No claim: each group numbers its own.
+        _ => {
+            "; no line names their groups: the rank with the lowest number is behind only \
+             if they share a group"
+        }
+    };
+    format!("last collectives that ranks were about to call: {sides}{behind}")
+}
+
+/// Tasks that Slurm saw end.
+fn slurm_tasks(tasks: &str, host: &str, how: &str) -> String {
+    let kind = if tasks.contains([',', '-']) {
+        "tasks"
+    } else {
+        "task"
+    };
+    format!(
+        "Slurm saw {kind} {tasks} of {host} end: {how}; a task is a rank only where srun starts each rank \
+         itself"
+    )
+}
+
 fn printed(note: &PrintedNote) -> String {
     match note {
         PrintedNote::Raised { rank, error } => format!("rank {rank} raised: {error}"),
@@ -376,15 +412,16 @@ fn printed(note: &PrintedNote) -> String {
              of the process that it started last",
             death::how(*code)
         ),
-        PrintedNote::SlurmTasks { tasks, host, how } => format!(
-            "Slurm saw {} {tasks} of {host} end: {how}; a task is a rank only where srun starts each \
-             rank itself",
-            if tasks.contains([',', '-']) {
-                "tasks"
-            } else {
-                "task"
-            }
+        PrintedNote::Cancelled(why) if why.is_empty() => {
+            "Slurm ended the job: a user or the scheduler cancelled it".to_owned()
+        }
+        PrintedNote::Cancelled(why) => format!("Slurm ended the job: {}", why.to_lowercase()),
+        PrintedNote::ToLauncher(signal) => format!(
+            "torchrun received {} and ended its processes: a user, a scheduler or a terminal that was \
+             closed ended the job",
+            death::named(*signal)
         ),
+        PrintedNote::SlurmTasks { tasks, host, how } => slurm_tasks(tasks, host, how),
         PrintedNote::FirstSpawned { process, code } => format!(
             "torch.multiprocessing saw process {process} end first, {}: that is its rank if all \
              ranks run on one host",
@@ -403,10 +440,19 @@ fn printed(note: &PrintedNote) -> String {
              thread holds the GIL"
         ),
         // The line has an address only: which rank had it is unknown.
+        PrintedNote::AwaitedId { ranks, of } => format!(
+            "{} waited in vain for NCCL's unique ID of rank {of}, numbered within a group that no line \
+             names: the output of that rank shows why it did not come",
+            who(ranks)
+        ),
         PrintedNote::SharedGpu { ranks, device } => format!(
             "NCCL refuses to run: {}, as a communicator counts them, use the same GPU (CUDA device \
              {device}); give each process its own",
             who(ranks)
+        ),
+        PrintedNote::UnlikeModels([(one, its), (other, others)]) => format!(
+            "DDP refuses to start: the model of rank {one} has {its} parameters and that of rank {other} \
+             has {others}, as its group counts ranks; a rank that had failed before has 0"
         ),
         PrintedNote::LostPeer(address) => format!(
             "a rank lost the connection to a process at {address}, which ended, or lost its network: \
@@ -420,19 +466,7 @@ fn printed(note: &PrintedNote) -> String {
             "monitored_barrier timed out waiting for {}, numbered within the group of the barrier",
             who(ranks)
         ),
-        PrintedNote::LastCalls(calls) => {
-            let sides = calls.iter().map(|(of, call)| format!("{} {call}", who(of)));
-            let sides = sides.collect::<Vec<_>>().join(", ");
-            let behind = match calls.len() {
-                1 => "",
-                // No claim: each group numbers its own.
-                _ => {
-                    "; no line names their groups: the rank with the lowest number is behind only \
-                     if they share a group"
-                }
-            };
-            format!("last collectives that ranks were about to call: {sides}{behind}")
-        }
+        PrintedNote::LastCalls(calls) => last_calls(calls),
         PrintedNote::Unnumbered(ranks) => format!(
             "collectives of {} timed out, and PyTorch before 1.13 does not number them: {BEHIND}",
             who(ranks)

@@ -55,6 +55,8 @@ struct OrderedRank {
     /// What it used since then.
     used: Used,
     answer: ProfileAnswer,
+    /// Whether its process was gone when it was looked at last.
+    has_ended: bool,
 }
 
 /// A trace that is written.
@@ -128,6 +130,7 @@ impl Profiles {
                 recorded_ns: None,
                 used: Used::default(),
                 answer: ProfileAnswer::default(),
+                has_ended: false,
             };
             ordered_ranks.insert(rank.rank, ordered);
         }
@@ -244,7 +247,8 @@ impl OrderedWindow {
                 let since_ns = *ordered.recorded_ns.get_or_insert_with(wall_ns);
                 ordered.used = probes.since(ordered.pid, since_ns);
             }
-            over &= state.is_final() || !is_alive(ordered.pid);
+            ordered.has_ended = !is_alive(ordered.pid);
+            over &= state.is_final() || ordered.has_ended;
         }
         over
     }
@@ -252,13 +256,14 @@ impl OrderedWindow {
     /// What is written, and why the rest is not.
     fn written(self) -> (Vec<WrittenTrace>, Vec<Input>) {
         let number = self.order.number;
-        let (mut written, mut refused) = (Vec::new(), Vec::new());
+        let (mut written, mut refused, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         for (
             rank,
             OrderedRank {
                 controller,
                 used,
                 answer,
+                has_ended,
                 ..
             },
         ) in self.ranks
@@ -277,10 +282,18 @@ impl OrderedWindow {
                 ProfileState::Refused => Unrecorded::Busy,
                 ProfileState::Failed => Unrecorded::Failed,
                 ProfileState::Missed => Unrecorded::Late,
+                // Most jobs end in some window: what they did not record is no fault.
+                ProfileState::Waiting | ProfileState::Recording if has_ended => {
+                    ended.push(rank);
+                    continue;
+                }
                 ProfileState::Waiting => Unrecorded::NotBegun,
                 ProfileState::Recording => Unrecorded::NotEnded,
             };
             refused.push(note(ProfileNote::Unrecorded { rank, why }));
+        }
+        if !ended.is_empty() {
+            refused.push(note(ProfileNote::Ended(ended)));
         }
         (written, refused)
     }

@@ -302,8 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_reply_says_nothing() {
-        assert_eq!(asked("OK\n", "healthy.json"), Vec::<String>::new());
+    fn a_healthy_reply_says_what_it_does_not_show() {
+        let said = asked("OK\n", "healthy.json");
+        assert!(
+            said[0].contains("the same number of collectives"),
+            "{said:?}"
+        );
+        assert_eq!(said.len(), 1);
     }
 
     #[test]

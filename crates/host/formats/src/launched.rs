@@ -60,6 +60,14 @@ pub(crate) fn tell(replies: &[&RasReply], mut group: u32, take: &mut dyn FnMut(I
             });
         }
     }
+    let stands_alike = |it: &RasCommunicator| {
+        let earlier = before_by_name.get(it.name.as_str());
+        let went_on = earlier.is_some_and(|earlier| it.launched_since(earlier));
+        it.missing.is_empty() && !went_on && it.ahead().values().all(BTreeMap::is_empty)
+    };
+    if !latest.communicators.is_empty() && latest.communicators.iter().all(stands_alike) {
+        notes.push(RasNote::Alike);
+    }
     if !before.is_empty() {
         notes.push(RasNote::Replies(replies.len() as u64));
     }
@@ -141,7 +149,9 @@ impl RasCommunicator {
             }
             return group + 1;
         }
-        notes.push(RasNote::OneMoment);
+        if earlier.is_none() {
+            notes.push(RasNote::OneMoment);
+        }
         let members: Ranks = there.into_iter().collect();
         if let Some((op, number)) = self.crossed(&ahead) {
             take(Input::Group {
@@ -226,6 +236,14 @@ impl RasCommunicator {
         }
         let (op, _) = ranks.iter().max_by_key(|(_, count)| **count)?;
         Some((op, self.least(op).saturating_add(1)))
+    }
+
+    /// Whether any rank has launched something since an earlier reply.
+    fn launched_since(&self, earlier: &Self) -> bool {
+        let ranks = self.ranks.iter();
+        ranks
+            .filter_map(|(rank, it)| Some((it, earlier.ranks.get(rank)?)))
+            .any(|(now, before)| now.all_launched() > before.all_launched())
     }
 
     /// Whether a rank that is behind has launched something since an earlier reply.

@@ -14,9 +14,22 @@ use crate::ranks::ProcessPlace;
 use crate::ras::{Missing, Present, RasCommunicator, RasReply, Why, place};
 
 /// How every report begins.
-pub(crate) const BEGINNING: &[u8] = b"NCCL version ";
+const BEGINNING: &[u8] = b"NCCL version ";
 /// Ranks of a communicator at most: more than any has, and little enough to be listed.
 const MAX_RANKS: u32 = 1 << 17;
+
+/// Whether a text is a report, or one that was pasted without its first lines.
+pub(crate) fn begins(start: &[u8]) -> bool {
+    const LATER: [&[u8]; 2] = [b"Job summary", b"Communicators..."];
+    let line = start.split(|byte| *byte == b'\n').next().unwrap_or(start);
+    let mut words = line
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    let is_table = ["Group", "Comms", "Nodes", "Ranks"]
+        .iter()
+        .all(|word| words.next() == Some(word.as_bytes()));
+    is_table || start.starts_with(BEGINNING) || LATER.iter().any(|it| start.starts_with(it))
+}
 
 /// Bytes before a report, if it begins in the first lines of a text.
 pub(crate) fn preamble(start: &[u8]) -> usize {

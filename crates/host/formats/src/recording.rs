@@ -186,7 +186,9 @@ fn load_from(
             let text = whole(path, reader, limits)?;
             Ok(Recording::Part(SnapshotPart::stack_text(path, &text)?))
         }
-        Some(b'N') if is_ras_text(&mut reader) => {
+        Some(b'N' | b'J' | b'C' | b'G')
+            if ras_text::begins(reader.fill_buf().unwrap_or_default()) =>
+        {
             let text = whole(path, reader, limits)?;
             Ok(Recording::Part(SnapshotPart::ras_text(path, &text)?))
         }
@@ -385,12 +387,6 @@ fn what_if(
     Ok(Recording::WhatIf(Box::new(what_if::read_what_if(
         path, &bytes, layout, limits,
     )?)))
-}
-
-fn is_ras_text(reader: &mut impl BufRead) -> bool {
-    reader
-        .fill_buf()
-        .is_ok_and(|start| start.starts_with(ras_text::BEGINNING))
 }
 
 /// Whether one of the keys stands at the beginning, where a document shows what it is.

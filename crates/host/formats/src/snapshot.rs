@@ -75,9 +75,16 @@ impl SnapshotPart {
         }
     }
 
-    /// Reads what NCCL's RAS answers in words.
+    /// Reads what NCCL's RAS answers in words, or what a job printed beside it: as in a folder of both,
+    /// the reply counts if ranks are apart in it.
     pub(crate) fn ras_text(path: &Path, text: &str) -> Result<Self, FormatError> {
-        Ok(Self(PartContent::Ras(ras_text::read(path, text)?)))
+        let reply = ras_text::read(path, text)?;
+        let printed = if reply.tells() {
+            None
+        } else {
+            WatchdogLog::read(text.as_bytes(), None).ok().flatten()
+        };
+        Ok(printed.map_or(Self(PartContent::Ras(reply)), Self::watchdog))
     }
 
     /// Reads a log of NCCL Inspector.

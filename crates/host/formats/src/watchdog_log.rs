@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead};
 use std::ops::RangeInclusive;
 
-use model::{CollectiveOp, InFlight, Input, PrintedNote, SourceNote, UnlikeCounts};
+use model::{InFlight, Input, PrintedNote, SourceNote};
 
 mod ended;
+mod group;
 mod nccl;
 mod notes;
 mod record;
@@ -24,12 +25,13 @@ mod start;
 mod traceback;
 
 use ended::Summary;
+use group::{LoggedGroup, LoggedRank};
 use nccl::Warnings;
 use record::Records;
 use said::{
-    CameToStart, Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by,
-    quotes, said,
+    Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by, quotes, said,
 };
+use start::{AwaitedId, CameToStart};
 use traceback::Tracebacks;
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
@@ -53,6 +55,8 @@ pub(crate) struct WatchdogLog {
     ranks: BTreeSet<u32>,
     /// Those whose lines say so.
     printers: BTreeSet<u32>,
+    /// Ranks of the largest communicator that NCCL says it has made, 0 if it says of none.
+    size: u32,
     tracebacks: Tracebacks,
     /// What timed out on a rank, as long as no line has named its group.
     timeouts: BTreeMap<u32, BTreeSet<Work>>,
@@ -82,33 +86,16 @@ pub(crate) struct WatchdogLog {
     calls: BTreeMap<u32, Work>,
     /// Ranks, as their group counts them, that did not come to a `monitored_barrier`.
     missed_barrier: BTreeSet<u32>,
-    /// By a rank that waited in vain for what makes a communicator of all, the one that has it.
-    awaited_ids: BTreeMap<u32, u32>,
+    awaited_ids: BTreeSet<AwaitedId>,
     /// Ranks that came to make the group of all ranks, and how often each printed the same.
     came_to_start: BTreeMap<u32, (CameToStart, u32)>,
     shared_gpus: BTreeSet<([u32; 2], String)>,
+    /// Models that DDP found to be unlike.
+    unlike_models: Option<[(u32, u64); 2]>,
     lost_peers: BTreeSet<String>,
     warnings: Warnings,
     summary: Summary,
     earlier_starts: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct LoggedGroup {
-    name: Option<String>,
-    /// Whether its key stands for other groups on other ranks, as before PyTorch 2.4.
-    is_of_process: bool,
-    ranks: BTreeMap<u32, LoggedRank>,
-}
-
-/// How far a rank came in a group, by its last line.
-#[derive(Clone, Debug)]
-struct LoggedRank {
-    /// Its place in the group, if that is known.
-    place: Option<u32>,
-    progress: Progress,
-    /// The collective that timed out on it.
-    timed_out: Option<Work>,
 }
 
 /// What the logs of a job gave.
@@ -188,6 +175,7 @@ impl WatchdogLog {
             && self.awaited_ids.is_empty()
             && self.came_to_start.is_empty()
             && self.shared_gpus.is_empty()
+            && self.unlike_models.is_none()
             && self.lost_peers.is_empty()
             && self.warnings.is_empty()
             && self.summary.is_empty()
@@ -248,14 +236,17 @@ impl WatchdogLog {
             Said::RaisedSomewhere(error) => _ = self.error_somewhere.get_or_insert(error),
             Said::TimedOutSomewhere => self.timed_out_somewhere = true,
             Said::Warned(warning) => self.warnings.take(warning),
+            Said::Communicates { ranks } => self.size = self.size.max(ranks),
             Said::Stuck(rank) => {
                 self.ranks.insert(rank);
                 self.stuck.insert(rank);
             }
-            Said::AwaitedId { rank, of } => {
-                self.ranks.insert(rank);
-                self.following.insert(rank);
-                self.awaited_ids.insert(rank, of);
+            Said::AwaitedId(awaited) => {
+                if awaited.is_of_all {
+                    self.ranks.insert(awaited.rank);
+                    self.following.insert(awaited.rank);
+                }
+                self.awaited_ids.insert(awaited);
             }
             Said::CameToStart(came) => {
                 self.came_to_start
@@ -270,6 +261,11 @@ impl WatchdogLog {
                 if self.shared_gpus.len() < MAX_NOTED {
                     self.shared_gpus.insert((ranks, device));
                 }
+            }
+            Said::UnlikeModels { rank, models } => {
+                self.ranks.extend(rank);
+                self.following.extend(rank);
+                self.unlike_models.get_or_insert(models);
             }
             Said::LostPeer(peer) if self.lost_peers.len() < MAX_NOTED => {
                 self.lost_peers.insert(peer);
@@ -407,6 +403,7 @@ impl WatchdogLog {
                 known.ranks.extend(logged.ranks.clone());
             }
             all.ranks.extend(&log.ranks);
+            all.size = all.size.max(log.size);
             all.timeouts.extend(log.timeouts.clone());
             all.timed_out_somewhere |= log.timed_out_somewhere;
             all.errors.extend(log.errors.clone());
@@ -422,12 +419,16 @@ impl WatchdogLog {
             all.awaited_ids.extend(&log.awaited_ids);
             all.came_to_start.extend(&log.came_to_start);
             all.shared_gpus.extend(log.shared_gpus.clone());
+            all.unlike_models = all.unlike_models.or(log.unlike_models);
             all.lost_peers.extend(log.lost_peers.clone());
             all.warnings.extend(&log.warnings);
             all.summary.ended.extend(log.summary.ended.clone());
             all.summary.on_host = all.summary.on_host.or(log.summary.on_host);
             all.summary.spawned = all.summary.spawned.or(log.summary.spawned);
             all.summary.somewhere = all.summary.somewhere.or(log.summary.somewhere);
+            let cancelled = || log.summary.cancelled.clone();
+            all.summary.cancelled = all.summary.cancelled.or_else(cancelled);
+            all.summary.to_launcher = all.summary.to_launcher.or(log.summary.to_launcher);
             all.summary.tasks.extend(log.summary.tasks.clone());
             // Logs of several ranks tell of the same starts: a sum would count them several times.
             all.earlier_starts = all.earlier_starts.max(log.earlier_starts);
@@ -478,6 +479,14 @@ impl WatchdogLog {
         placed.chain(self.timeouts.keys()).copied().collect()
     }
 
+    /// Ranks of the job, as far as communicators and sizes in its default group show.
+    fn size(&self) -> u32 {
+        let of_all = self.groups.get("0").into_iter();
+        let timed_out = of_all.flat_map(|it| it.ranks.values());
+        let ranks = timed_out.filter_map(|it| Some(it.timed_out.as_ref()?.ranks));
+        ranks.max().unwrap_or(0).max(self.size)
+    }
+
     /// The rank that ended for a reason of its own, and the signal that killed it, if one did.
     fn death(&self) -> Option<(u32, Option<i32>)> {
         let counted = self.counted();
@@ -488,6 +497,8 @@ impl WatchdogLog {
         let first = self.summary.first();
         if let Some((first, with_it)) = &first
             && let Some(signal) = first.killed_by()
+            // Slurm kills them all.
+            && self.summary.cancelled.is_none()
             // torchrun gives whole seconds: of several in one nobody knows who was first.
             && with_it.is_empty()
             && !waits(first.rank)
@@ -536,10 +547,9 @@ pub(crate) fn report(
     // Nobody knows what a rank that ended had entered.
     // `said` takes no rank from `MAX_RANKS` on, so that a damaged line does not make this long.
     let silence_counts = !log.leaves_out && !log.is_of_several;
-    let last = log.ranks.last().filter(|_| silence_counts);
-    let unknown: Vec<u32> = last
-        .map_or(Vec::new(), |last| (0..=*last).collect())
-        .into_iter()
+    let ranks = log.ranks.last().map_or(0, |last| last + 1).max(log.size());
+    let unknown: Vec<u32> = (0..ranks)
+        .filter(|_| silence_counts)
         .filter(|rank| !counted.contains(rank) && Some(*rank) != dead)
         .filter(|rank| !log.gave_up.contains(rank))
         .collect();
@@ -666,132 +676,6 @@ fn entered(rank: u32, group: u32, number: u64, work: Option<&Work>, completed: b
         } else {
             InFlight::Issued
         },
-    }
-}
-
-impl LoggedGroup {
-    /// What is known of a rank in it, `progress` if nothing was.
-    fn rank(&mut self, rank: u32, group: GroupRank, progress: Progress) -> &mut LoggedRank {
-        self.name = group.name.or(self.name.take());
-        self.is_of_process |= !group.is_global;
-        self.ranks.entry(rank).or_insert(LoggedRank {
-            place: Some(group.rank),
-            progress,
-            timed_out: None,
-        })
-    }
-
-    fn name(&self, key: &str) -> String {
-        match &self.name {
-            Some(name) => name.trim_end_matches("_pg").to_owned(),
-            None if key == "0" => "default".to_owned(),
-            None => key.to_owned(),
-        }
-    }
-
-    /// The ranks that printed anything of it.
-    fn all(&self) -> Vec<u32> {
-        self.ranks.keys().copied().collect()
-    }
-
-    /// The collective in question: the first that a rank waits in.
-    fn waits_in(&self) -> Option<u64> {
-        self.ranks.values().filter_map(LoggedRank::waits_in).min()
-    }
-
-    /// What ranks say that timed out as the collective of this number.
-    fn ops(&self, number: u64) -> impl Iterator<Item = &Work> {
-        let works = self.ranks.values().filter_map(|it| it.timed_out.as_ref());
-        works.filter(move |work| work.number == number)
-    }
-
-    /// Why counts of its ranks do not tell who is behind.
-    fn incomparable(&self) -> Option<UnlikeCounts> {
-        // Each rank counts these for itself; a coalesced operation may consist of sends.
-        const ONE_BY_ONE: [&str; 3] = ["SEND", "RECV", "COALESCED"];
-        let waits_in = self.waits_in()?;
-        let mut ops = self.ranks.values().filter_map(|it| it.timed_out.as_ref());
-        if let Some(work) = ops.find(|it| ONE_BY_ONE.contains(&&*it.op)) {
-            return Some(UnlikeCounts::PointToPoint {
-                ranks: self.all(),
-                op: work.op.clone(),
-                number: work.number,
-            });
-        }
-        let places: Vec<(u32, u32)> = self
-            .ranks
-            .iter()
-            .filter_map(|(rank, it)| Some((*rank, it.place?)))
-            .collect();
-        // PyTorch sorts the members of a group by rank: places out of order are of several groups.
-        // Where each process counts its groups, one number means one group only in that of all
-        // ranks.
-        let are_in_order = places.windows(2).all(|it| it[0].1 < it[1].1);
-        let are_of_all = places.iter().all(|(rank, place)| rank == place);
-        if !are_in_order || (self.is_of_process && places.len() > 1 && !are_of_all) {
-            return Some(UnlikeCounts::SharedNumber(self.all()));
-        }
-        let joins_all = self
-            .ops(waits_in)
-            .all(|work| CollectiveOp::from_name(&work.op).joins_all());
-        let ahead = self
-            .ranks
-            .iter()
-            .filter(|(_, it)| it.progress.completed > waits_in);
-        let ahead: Vec<u32> = ahead.map(|(rank, _)| *rank).collect();
-        if ahead.is_empty() || !joins_all {
-            return None;
-        }
-        let waiting = self.ranks.iter().filter_map(|(rank, it)| {
-            let number = it.waits_in()?;
-            let timed_out = it.timed_out.as_ref();
-            Some((*rank, timed_out.map(|work| work.op.clone()), number))
-        });
-        Some(UnlikeCounts::Apart {
-            waiting: waiting.collect(),
-            ahead,
-        })
-    }
-
-    /// Who is in the collective that has not ended: the first that a rank waits in. Hosts run on, so
-    /// that one which has enqueued more is not ahead of one which has enqueued that. Where nobody
-    /// waits, ranks that printed at different times differ without any fault.
-    fn enter(&self, group: u32, take: &mut dyn FnMut(Input)) {
-        let Some(waited_in) = self.waits_in() else {
-            return;
-        };
-        let own = |it: &LoggedRank| it.timed_out.clone().filter(|it| it.number == waited_in);
-        let said: BTreeSet<Work> = self.ranks.values().filter_map(own).collect();
-        for (rank, logged) in &self.ranks {
-            let number = waited_in.min(logged.progress.enqueued);
-            let completed = logged.progress.completed >= number;
-            let own = own(logged);
-            if number == 0 {
-                // The first collective of a group that has none yet: it is not in it.
-                take(entered(*rank, group, 0, None, true));
-                continue;
-            }
-            // A rank does not say what it has enqueued, only what timed out. Where ranks differ
-            // nobody knows what the others have.
-            if own.is_none() && said.len() > 1 && number == waited_in {
-                continue;
-            }
-            let work = own
-                .as_ref()
-                .or(said.first())
-                .filter(|_| number == waited_in);
-            take(entered(*rank, group, number, work, completed));
-        }
-    }
-}
-
-impl LoggedRank {
-    fn waits_in(&self) -> Option<u64> {
-        let Progress {
-            enqueued,
-            completed,
-        } = self.progress;
-        (completed < enqueued).then_some(completed + 1)
     }
 }
 

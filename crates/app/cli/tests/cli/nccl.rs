@@ -143,7 +143,31 @@ fn a_report_of_which_something_is_wrong_does_not_say_that_nothing_is() {
     let note = "its rank 9 reported Remote process error";
     assert!(said.contains("NO VERDICT") && said.contains(note), "{said}");
     assert!(of_report("MISMATCH", "").contains("NO VERDICT"));
-    assert!(of_report("OK", "").contains("NOTHING STUCK"));
+    // Of devices it says nothing.
+    assert!(of_report("OK", "").contains("does not show whether their devices finish them"));
+}
+
+#[test]
+fn ranks_that_launched_more_since_an_earlier_reply_are_not_stuck() {
+    let reply = fs::read_to_string(root().join("testdata/ras/healthy.json")).expect("a reply");
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("1.json"), reply.replace("640", "639")).expect("a file");
+    fs::write(folder.path().join("2.json"), &reply).expect("a file");
+    let said = verdict(folder.path());
+    assert!(said.contains("NOTHING STUCK"), "{said}");
+    // Of one that stays behind a second reply is not asked for.
+    for name in ["1.json", "2.json"] {
+        fs::copy(
+            root().join("testdata/ras/missing.json"),
+            folder.path().join(name),
+        )
+        .expect("a file");
+    }
+    let said = verdict(folder.path());
+    assert!(
+        said.contains("CRITICAL") && !said.contains("one moment,"),
+        "{said}"
+    );
 }
 
 /// NCCL 2.28.9 writes no comma behind the last number of a missing rank.
@@ -228,12 +252,14 @@ fn healthy_replies_have_no_incident() {
     assert_snapshot!(of_reply("healthy.json"), @"
     4 ranks, one moment
 
-    NOTHING STUCK  all ranks are in the same collectives
+    NO VERDICT  no rank was found that the others wait for, which does not prove that nothing is stuck
+    note: all ranks have launched the same number of collectives, which does not show whether their devices finish them
     ");
     assert_snapshot!(of_reply("healthy.txt"), @"
     8 ranks, one moment
 
-    NOTHING STUCK  all ranks are in the same collectives
+    NO VERDICT  no rank was found that the others wait for, which does not prove that nothing is stuck
+    note: all ranks have launched the same number of collectives, which does not show whether their devices finish them
     ");
 }
 
@@ -404,6 +430,29 @@ fn a_communicator_that_does_not_exist_hides_no_other() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("ras.txt"), report).expect("a file");
     assert!(verdict(folder.path()).contains("rank 5 never entered ALLGATHER #641"));
+}
+
+#[test]
+fn a_report_without_its_first_lines_is_read() {
+    let report = fs::read_to_string(root().join("testdata/ras/missing.txt")).expect("a report");
+    for beginning in ["Job summary", "Communicators...", "Group  "] {
+        let at = report.find(beginning).expect("its beginning");
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("ras.txt"), &report[at..]).expect("a file");
+        assert!(verdict(folder.path()).contains("rank 5 never entered ALLGATHER #641"));
+    }
+}
+
+#[test]
+fn what_a_job_printed_behind_a_reply_without_a_fault_counts() {
+    let report = fs::read_to_string(root().join("testdata/ras/healthy.txt")).expect("a report");
+    let log = fs::read_to_string(root().join("testdata/watchdog/behind.log")).expect("a log");
+    let of_log = verdict(&root().join("testdata/watchdog/behind.log"));
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("paste.txt"), report + &log).expect("a file");
+    let of_both = verdict(folder.path());
+    assert_eq!(of_both.lines().nth(2), of_log.lines().nth(2));
+    assert!(of_both.contains("CRITICAL"), "{of_both}");
 }
 
 /// A communicator of the made-up job: its hash and the ranks of the job in it.

@@ -45,6 +45,10 @@ pub(super) struct Summary {
     pub(super) somewhere: Option<i32>,
     /// The first that did not end for the sake of others.
     pub(super) tasks: Vec<SlurmTasks>,
+    /// Why Slurm ended the job, empty if it does not say so.
+    pub(super) cancelled: Option<String>,
+    /// The signal that torchrun itself received.
+    pub(super) to_launcher: Option<i32>,
     time: String,
     rank: Option<u32>,
     rank_of_mpi: Option<u32>,
@@ -58,6 +62,8 @@ impl Summary {
             && self.spawned.is_none()
             && self.somewhere.is_none()
             && self.tasks.is_empty()
+            && self.cancelled.is_none()
+            && self.to_launcher.is_none()
     }
 
     /// Takes a record; whether it shows that the job was started anew since an earlier summary.
@@ -99,6 +105,32 @@ impl Summary {
             // Of all that end `mpirun` reports the first.
             self.is_first = true;
             return self.end(rank, code, 0);
+        }
+        if let Some((_, when)) = record
+            .split_once(" CANCELLED AT ")
+            .filter(|_| record.contains("***"))
+        {
+            let why = when
+                .split_once(" DUE TO ")
+                .and_then(|(_, why)| why.split(" ***").next());
+            self.cancelled
+                .get_or_insert(why.unwrap_or_default().to_owned());
+            return false;
+        }
+        if let Some((_, crashed)) = record.split_once("composer.cli.launcher:Rank ") {
+            let (rank, code) = crashed
+                .split_once(" crashed with exit code ")
+                .unwrap_or_default();
+            let Some((rank, code)) = rank.parse().ok().zip(exit_code(code)) else {
+                return false;
+            };
+            self.is_first = self.ended.is_empty();
+            return self.end(rank, code, 0);
+        }
+        if let Some((_, received)) = record.split_once("SignalException: Process ") {
+            let signal = received.split_once(" got signal: ");
+            self.to_launcher = self.to_launcher.or(signal.and_then(|(_, it)| number(it)));
+            return false;
         }
         if let Some(spawned) = spawned(record) {
             self.spawned.get_or_insert(spawned);
@@ -365,6 +397,27 @@ mod tests {
         let again: Vec<bool> = of(12, 6).lines().map(|line| summary.take(line)).collect();
         assert_eq!(again.iter().filter(|it| **it).count(), 1);
         assert_eq!(summary.ended.len(), 1);
+    }
+
+    #[test]
+    fn what_composer_saw_end_is_read_and_what_slurm_ended() {
+        let summary = read("ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n");
+        let (first, _) = summary.first().unwrap();
+        assert_eq!((first.rank, first.killed_by()), (2, Some(7)));
+        for (why, reason) in [(" DUE TO TIME LIMIT", "TIME LIMIT"), ("", "")] {
+            let summary = read(&format!(
+                "slurmstepd: error: *** STEP 34.0 ON a CANCELLED AT 2026-01-02T03:04:05{why} ***\n"
+            ));
+            assert_eq!(summary.cancelled.as_deref(), Some(reason));
+        }
+    }
+
+    #[test]
+    fn a_signal_to_the_launcher_is_of_no_rank() {
+        let summary = read(
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 812 got signal: 1\n",
+        );
+        assert_eq!((summary.to_launcher, summary.first()), (Some(1), None));
     }
 
     #[test]

@@ -38,7 +38,12 @@ impl WatchdogLog {
                 .map(PrintedNote::RaisedSomewhere),
         );
         notes.extend(self.summary.somewhere.map(PrintedNote::EndedSomewhere));
+        notes.extend(self.summary.cancelled.clone().map(PrintedNote::Cancelled));
+        notes.extend(self.summary.to_launcher.map(PrintedNote::ToLauncher));
+        // Where Slurm ends a job it kills its tasks.
+        let is_cancelled = self.summary.cancelled.is_some();
         let tasks = self.summary.tasks.iter().cloned();
+        let tasks = tasks.filter(|it| !is_cancelled || !it.how.starts_with("Killed"));
         notes.extend(
             tasks.map(|SlurmTasks { tasks, host, how }| PrintedNote::SlurmTasks {
                 tasks,
@@ -48,8 +53,17 @@ impl WatchdogLog {
         );
         notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
         notes.extend(self.warnings.notes().into_iter().map(PrintedNote::Nccl));
+        let of_some = self.awaited_ids.iter().filter(|it| !it.is_of_all);
+        for of in of_some.clone().map(|it| it.of).collect::<BTreeSet<u32>>() {
+            let waiting = of_some.clone().filter(|it| it.of == of);
+            notes.push(PrintedNote::AwaitedId {
+                ranks: waiting.map(|it| it.rank).collect(),
+                of,
+            });
+        }
         let shared = self.shared_gpus.iter().cloned();
         notes.extend(shared.map(|(ranks, device)| PrintedNote::SharedGpu { ranks, device }));
+        notes.extend(self.unlike_models.map(PrintedNote::UnlikeModels));
         notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
         let differing = self.differing.iter();
         notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));

@@ -2,6 +2,7 @@
 
 use super::nccl::{self, Warning};
 use super::record::squeezed;
+use super::start::{self, AwaitedId, CameToStart};
 
 /// Ranks of a job; a larger number is a line that is damaged.
 pub(super) const MAX_RANKS: u32 = 100_000;
@@ -88,10 +89,16 @@ pub(super) enum Said {
     Differ([Fingerprint; 2]),
     /// A rank was about to do this.
     Calls(Fingerprint),
+    /// DDP compared the models of two ranks, as its group counts them: how many parameters each has. Of
+    /// which rank the line is may not be said.
+    UnlikeModels {
+        rank: Option<u32>,
+        models: [(u32, u64); 2],
+    },
     /// These ranks of some group did not come to its `monitored_barrier`.
     MissedBarrier(Vec<u32>),
-    /// A rank waited in vain for what another one must give to make a communicator of all ranks.
-    AwaitedId { rank: u32, of: u32 },
+    /// A rank waited in vain for what another one must give to make a communicator.
+    AwaitedId(AwaitedId),
     /// A rank has come to make the group of all ranks, of which so many have by now.
     CameToStart(CameToStart),
     /// All have.
@@ -102,21 +109,10 @@ pub(super) enum Said {
     LostPeer(String),
     /// NCCL itself warns of a fault.
     Warned(Warning),
+    /// NCCL made a communicator of so many ranks.
+    Communicates { ranks: u32 },
     /// The launcher starts all ranks anew.
     Restarts,
-}
-
-/// `rank: 3, key: store_based_barrier_key:1 (world_size=8, worker_count=7, …`, printed while a rank waits
-/// for the others, before there is a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CameToStart {
-    pub(super) rank: u32,
-    /// The number of the barrier: one for each group of all that is made.
-    pub(super) barrier: u32,
-    pub(super) ranks: u32,
-    pub(super) have_come: u32,
-    /// Whether the rank gave up by now.
-    pub(super) gave_up: bool,
 }
 
 /// Whose an error is that a rank raised.
@@ -138,6 +134,8 @@ pub(super) struct Work {
     pub(super) op: String,
     /// Elements of what goes in, where all ranks must pass as many.
     pub(super) detail: String,
+    /// Ranks of its group, if its sizes show that; 0 if not.
+    pub(super) ranks: u32,
 }
 
 /// Operations of a group that a rank has enqueued and completed.
@@ -177,9 +175,16 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
     if record.contains("will restart worker group") {
         return Some(Said::Restarts);
     }
+    if let Some((_, said)) = record.split_once("Duplicate GPU detected : ") {
+        return shared_gpu(said);
+    }
     if let Some((before, said)) = record.split_once("NCCL WARN ") {
         let lost = nccl::lost_peer(said).map(Said::LostPeer);
         return lost.or_else(|| nccl::warning(before, said).map(Said::Warned));
+    }
+    if let Some((_, said)) = record.split_once("NCCL INFO comm 0x") {
+        let ranks = number(said.split_once(" nranks ")?.1)?;
+        return (ranks <= MAX_RANKS).then_some(Said::Communicates { ranks });
     }
     let named = printed_by(record);
     let rank = named.or(owner);
@@ -189,17 +194,18 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
     if record.contains("CollectiveFingerPrint(") {
         return calls(&squeezed(record), rank).map(Said::Calls);
     }
-    if let Some((_, said)) = record.split_once("retrieving ncclUniqueId from [") {
-        return awaited_id(record, said);
+    if record.contains("ncclUniqueId from ") {
+        return start::awaited_id(record, named);
     }
     if record.contains("Completed store-based barrier") {
         return Some(Said::AllCame);
     }
     if record.contains("store based barrier") {
-        return came_to_start(record).map(Said::CameToStart);
+        return start::came_to_start(record).map(Said::CameToStart);
     }
-    if let Some((_, said)) = record.split_once("Duplicate GPU detected : ") {
-        return shared_gpu(said);
+    if let Some((_, said)) = record.split_once("DDP expects same model across all ranks, but ") {
+        let models = unlike_models(said)?;
+        return Some(Said::UnlikeModels { rank, models });
     }
     if record.contains("monitoredBarrier") {
         return missed_barrier(&squeezed(record)).map(Said::MissedBarrier);
@@ -327,7 +333,26 @@ fn work_of(text: &str) -> Option<Work> {
     let detail = of("NumelIn=")
         .filter(|_| is_of_one_size)
         .map_or_else(String::new, |elements| format!("({elements} elements)"));
-    is_op(&op).then_some(Work { number, op, detail })
+    let ranks = of("NumelIn=").zip(of("NumelOut="));
+    let ranks = ranks.map_or(0, |(taken, given)| ranks_of(&op, taken, given));
+    is_op(&op).then_some(Work {
+        number,
+        op,
+        detail,
+        ranks,
+    })
+}
+
+/// How many ranks a collective is of that gives each what all bring, or a part of what it brings.
+fn ranks_of(op: &str, taken: u64, given: u64) -> u32 {
+    let (one, all) = match op {
+        "ALLGATHER" | "ALLGATHER_BASE" => (taken, given),
+        "REDUCE_SCATTER" | "REDUCE_SCATTER_BASE" => (given, taken),
+        _ => return 0,
+    };
+    let ranks = all.checked_div(one).filter(|ranks| ranks * one == all);
+    let ranks = ranks.and_then(|ranks| u32::try_from(ranks).ok());
+    ranks.filter(|ranks| *ranks <= MAX_RANKS).unwrap_or(0)
 }
 
 /// The kind of an operation, `OpType=_ALLGATHER_BASE`.
@@ -368,38 +393,8 @@ fn fingerprint(before: &str, text: &str) -> Option<Fingerprint> {
             detail: shape.map_or_else(String::new, |shape| {
                 format!("(shape {}])", shape.replace(',', ", "))
             }),
+            ranks: 0,
         },
-    })
-}
-
-/// `[7] is setting up NCCL communicator and retrieving ncclUniqueId from [0] … wait timeout …`: of other
-/// groups the places in them are no ranks of the job, and other errors are those of the store.
-fn awaited_id(record: &str, said: &str) -> Option<Said> {
-    let rank = number(record.split("] is setting up").next()?.rsplit_once('[')?.1)?;
-    let is_of_all = said.contains("wait timeout") && said.contains("default_pg");
-    let of = number(said).filter(|of| *of < MAX_RANKS)?;
-    Some(if is_of_all && rank < MAX_RANKS {
-        Said::AwaitedId { rank, of }
-    } else {
-        Said::Follows(printed_by(record)?)
-    })
-}
-
-fn came_to_start(record: &str) -> Option<CameToStart> {
-    let after = |words: &[&str]| {
-        let rests = words.iter().filter_map(|word| record.split_once(word));
-        rests.map(|(_, rest)| rest).find_map(number)
-    };
-    let rank = after(&["rank: "])?;
-    let barrier = after(&["barrier_key:"])?;
-    let ranks = after(&["world_size="])?;
-    let have_come = after(&["worker_count=", "num_workers_joined="])?;
-    (rank < ranks && ranks <= MAX_RANKS).then_some(CameToStart {
-        rank,
-        barrier,
-        ranks,
-        have_come,
-        gave_up: record.contains("Timed out"),
     })
 }
 
@@ -412,6 +407,18 @@ fn shared_gpu(said: &str) -> Option<Said> {
     let device = device.split_whitespace().next()?;
     let is_address = device.len() <= 16 && device.chars().all(|c| c.is_ascii_hexdigit());
     is_address.then(|| Said::SharedGpu(both, device.to_owned()))
+}
+
+/// `Rank 3 has 2247 params, while rank 0 has inconsistent 0 params.`
+fn unlike_models(said: &str) -> Option<[(u32, u64); 2]> {
+    let (one, rest) = said.strip_prefix("Rank ")?.split_once(" has ")?;
+    let (other, rest) = rest
+        .split_once(" while rank ")?
+        .1
+        .split_once(" has inconsistent ")?;
+    let counts = [said.split_once(" has ")?.1, rest].map(number::<u64>);
+    let ranks = [one, other].map(|it| it.parse().ok().filter(|rank| *rank < MAX_RANKS));
+    Some([(ranks[0]?, counts[0]?), (ranks[1]?, counts[1]?)])
 }
 
 /// `Rank1failedtopassmonitoredBarrierin…`, or `Ranks1,2failed…`.

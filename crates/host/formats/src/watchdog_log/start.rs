@@ -4,16 +4,94 @@ use std::collections::BTreeSet;
 
 use model::{CollectiveOp, Input};
 
-use super::said::Work;
+use super::said::{MAX_RANKS, Said, Work, number};
 use super::{WatchdogLog, entered};
 
 /// Times that ranks print how many have come before others that have not are late. Ours: a minute.
 const MANY_TIMES: u32 = 6;
 
+/// A rank that waited in vain for what another one must give to make a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AwaitedId {
+    /// Itself and the other, as their group counts them.
+    pub(super) rank: u32,
+    pub(super) of: u32,
+    /// Whether that is the group of all ranks.
+    pub(super) is_of_all: bool,
+}
+
+/// `rank: 3, key: store_based_barrier_key:1 (world_size=8, worker_count=7, …`, printed while a rank waits
+/// for the others, before there is a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CameToStart {
+    pub(super) rank: u32,
+    /// The number of the barrier: one for each group that is made.
+    pub(super) barrier: u32,
+    pub(super) ranks: u32,
+    pub(super) have_come: u32,
+    /// Whether the rank gave up by now.
+    pub(super) gave_up: bool,
+}
+
+/// `[7] is setting up NCCL communicator and retrieving ncclUniqueId from [0] … got error: wait timeout after
+/// 600000ms, keys: /default_pg/0//cuda//0`.
+///
+/// Keys of other groups have the name of the group behind `default_pg/0//`, and those of a send and its
+/// receive both ranks at their end. The text names rank 0 whoever is waited for.
+pub(super) fn awaited_id(record: &str, printed_by: Option<u32>) -> Option<Said> {
+    let rank: u32 = number(record.split("] is setting up").next()?.rsplit_once('[')?.1)?;
+    let of: Option<u32> = record
+        .split_once("ncclUniqueId from [")
+        .and_then(|(_, of)| number(of));
+    let by_key = record
+        .split_once("by key '")
+        .and_then(|(_, key)| key.split('\'').next());
+    // Other errors are those of the store.
+    let is_awaited = ["imeout", "imed out"].iter().any(|it| record.contains(it));
+    let is_of_two = by_key.is_none_or(|key| key.contains(':'));
+    let Some(of) = of.filter(|of| is_awaited && !is_of_two && rank.max(*of) < MAX_RANKS) else {
+        return Some(Said::Follows(printed_by?));
+    };
+    let path = record.split_once("default_pg/0//");
+    let path = path.map(|(_, path)| path.split([' ', ',', ')', '"']).next().unwrap_or(path));
+    // The kind of the device, and the number of the communicator.
+    let is_of_all = path.is_some_and(|path| {
+        path.split_once("//").is_some_and(|(device, number)| {
+            number == "0" && device.chars().all(|c| c.is_ascii_lowercase())
+        })
+    });
+    Some(Said::AwaitedId(AwaitedId {
+        rank,
+        of,
+        is_of_all: is_of_all && printed_by.is_none_or(|it| it == rank),
+    }))
+}
+
+pub(super) fn came_to_start(record: &str) -> Option<CameToStart> {
+    let after = |words: &[&str]| {
+        let rests = words.iter().filter_map(|word| record.split_once(word));
+        rests.map(|(_, rest)| rest).find_map(number)
+    };
+    let rank = after(&["rank: "])?;
+    let barrier = after(&["barrier_key:"])?;
+    let ranks = after(&["world_size="])?;
+    // Since PyTorch 2.1 it counts the ranks of the group that is made, which later may be some of all.
+    let joined = after(&["num_workers_joined="]).filter(|_| barrier == 0);
+    let have_come = joined.or_else(|| after(&["worker_count="]))?;
+    (rank < ranks && ranks <= MAX_RANKS).then_some(CameToStart {
+        rank,
+        barrier,
+        ranks,
+        have_come,
+        gave_up: record.contains("Timed out"),
+    })
+}
+
 /// Ranks that wait for others to begin.
 pub(super) struct Start {
-    /// What they wait in, if that is known.
+    /// What they wait in, if that is known, and its number.
     op: &'static str,
+    number: u64,
     members: BTreeSet<u32>,
     waiting: BTreeSet<u32>,
     /// Those of the others that are known not to have come.
@@ -27,16 +105,18 @@ impl Start {
             name: "default".to_owned(),
             members: self.members.iter().copied().collect(),
         });
+        let number = self.number;
         let work = Work {
-            number: 1,
+            number,
             op: self.op.to_owned(),
             detail: String::new(),
+            ranks: 0,
         };
         for rank in &self.waiting {
-            take(entered(*rank, group, 1, Some(&work), false));
+            take(entered(*rank, group, number, Some(&work), false));
         }
         for rank in &self.missing {
-            take(entered(*rank, group, 0, None, true));
+            take(entered(*rank, group, number.saturating_sub(1), None, true));
         }
     }
 }
@@ -46,7 +126,8 @@ impl WatchdogLog {
     pub(super) fn starts(&self) -> Vec<Start> {
         let mut starts = Vec::new();
         let counted = self.counted();
-        let roots: BTreeSet<u32> = self.awaited_ids.values().copied().collect();
+        let of_all = self.awaited_ids.iter().filter(|it| it.is_of_all);
+        let roots: BTreeSet<u32> = of_all.clone().map(|it| it.of).collect();
         // One that came further in any group, or raised anything, may have a reason of its own.
         let is_silent = |rank: &u32| {
             !counted.contains(rank)
@@ -54,10 +135,11 @@ impl WatchdogLog {
                 && !self.errors.contains_key(rank)
         };
         for root in roots.into_iter().filter(is_silent) {
-            let waiting = self.awaited_ids.iter().filter(|(_, of)| **of == root);
-            let waiting: BTreeSet<u32> = waiting.map(|(rank, _)| *rank).collect();
+            let waiting = of_all.clone().filter(|it| it.of == root);
+            let waiting: BTreeSet<u32> = waiting.map(|it| it.rank).collect();
             starts.push(Start {
                 op: "",
+                number: 1,
                 members: waiting.iter().copied().chain([root]).collect(),
                 waiting,
                 missing: [root].into(),
@@ -75,8 +157,14 @@ impl WatchdogLog {
             // Of others that came no line is in the log.
             let are_all_seen = waiting.len() as u32 == last.have_come;
             if are_all_seen && last.have_come < last.ranks {
+                // A later one is that of another group, which all ranks make.
+                let (op, number) = match last.barrier {
+                    0 | 1 => (CollectiveOp::INIT.name(), 1),
+                    later => (CollectiveOp::BARRIER.name(), u64::from(later)),
+                };
                 starts.push(Start {
-                    op: CollectiveOp::INIT.name(),
+                    op,
+                    number,
                     missing: all.clone().filter(|rank| !waiting.contains(rank)).collect(),
                     members: all.collect(),
                     waiting,

@@ -1,4 +1,4 @@
-use model::NcclNote;
+use model::{NcclNote, UnlikeCounts};
 
 use super::*;
 
@@ -70,6 +70,29 @@ fn status(rank: u32, group: &str, place: u32, enqueued: u64, completed: u64) -> 
 }
 
 const DEFAULT: &str = "PG ID 0 PG GUID 0(default_pg)";
+
+#[test]
+fn a_rank_that_printed_nothing_is_known_by_the_size_of_a_communicator() {
+    let made = |rank: u32, ranks: u32| {
+        format!(
+            "a:1:2 [0] NCCL INFO comm 0x55fb rank {rank} nranks {ranks} cudaDev 0 busId 41000 - Init \
+             COMPLETE\n"
+        )
+    };
+    // Communicators of parts of the job are smaller.
+    let text = [
+        made(0, 4),
+        made(1, 2),
+        status(0, DEFAULT, 0, 7, 6),
+        status(1, DEFAULT, 1, 7, 6),
+    ]
+    .concat();
+    assert_eq!(members(&text), [[0, 1, 2, 3]]);
+    assert_eq!(notes(&text), [PrintedNote::Uncounted(vec![2, 3])]);
+    // It is none of a job that stands still.
+    let made = made(0, 4);
+    assert!(WatchdogLog::read(made.as_bytes(), None).unwrap().is_none());
+}
 
 #[test]
 fn a_group_of_some_ranks_has_the_ranks_of_the_job() {
@@ -434,6 +457,23 @@ fn a_rank_waited_in_vain_for_what_makes_a_communicator() {
     ] {
         assert_eq!(members(&text), [[0u32; 0]; 0]);
     }
+    // Groups of some ranks, whose stores lie in that of all; a later communicator of all; a receive.
+    for (place, key, keys, noted) in [
+        (1, "0", "7//cuda//0", true),
+        (3, "0", "7//cuda//0", true),
+        (3, "1", "cuda//1", true),
+        (3, "2:3", "cuda//2:3", false),
+    ] {
+        let text = format!(
+            "[rank3]: torch.distributed.DistBackendError: [{place}] is setting up NCCL communicator and \
+             retrieving ncclUniqueId from [0] via c10d key-value store by key '{key}', but \
+             store->get('{key}') got error: {timeout}, keys: /default_pg/0//{keys}\n"
+        );
+        assert_eq!(members(&text), [[0u32; 0]; 0]);
+        let (ranks, of) = (vec![place], 0);
+        let waits = PrintedNote::AwaitedId { ranks, of };
+        assert_eq!(notes(&text).contains(&waits), noted, "{keys}");
+    }
     // It waits itself.
     let text = text + &caught(0, 1, "ALLREDUCE", 1);
     assert!(!entries(&text).contains(&(0, 0, String::new())));
@@ -477,14 +517,83 @@ fn ranks_that_do_not_come_to_the_start_are_those_that_print_nothing_if_all_other
 }
 
 #[test]
+fn barriers_of_later_groups_are_no_start() {
+    let line = |rank: u32, barrier: u32, joined: &str| {
+        format!(
+            "INFO: Waiting in store based barrier to initialize process group for rank: {rank}, key: \
+             store_based_barrier_key:{barrier} (world_size=3, {joined}=2, timeout=0:30:00)\n"
+        )
+    };
+    let minute = |barrier, joined| {
+        [0, 2]
+            .map(|rank| line(rank, barrier, joined))
+            .concat()
+            .repeat(6)
+    };
+    // Since PyTorch 2.1 only those that are in it come.
+    assert_eq!(members(&minute(0, "num_workers_joined")), [[0, 1, 2]]);
+    let later = minute(5, "num_workers_joined");
+    assert!(WatchdogLog::read(later.as_bytes(), None).unwrap().is_none());
+    let barrier = |rank| (rank, 5, "BARRIER".to_owned());
+    assert_eq!(
+        entries(&minute(5, "worker_count")),
+        [barrier(0), barrier(2), (1, 4, String::new())]
+    );
+}
+
+#[test]
+fn who_was_killed_behind_the_end_of_a_job_did_not_end_it() {
+    let killed =
+        "mpirun noticed that process rank 7 with PID 9 on node a exited on signal 9 (Killed).\n";
+    let ends = |text: &str| {
+        let inputs = inputs(text);
+        inputs.iter().any(|it| matches!(it, Input::Killed { .. }))
+    };
+    assert!(ends(killed));
+    let cancelled = "slurmstepd: error: *** STEP 34.0 ON a CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME \
+                     LIMIT ***\nsrun: error: a: task 0: Killed\n";
+    let text = cancelled.to_owned() + killed;
+    assert!(!ends(&text));
+    let notes = notes(&text);
+    assert!(notes.contains(&PrintedNote::Cancelled("TIME LIMIT".to_owned())));
+    assert!(
+        !notes
+            .iter()
+            .any(|it| matches!(it, PrintedNote::SlurmTasks { .. }))
+    );
+}
+
+#[test]
+fn sizes_of_an_all_gather_show_how_many_ranks_there_are() {
+    let line = "[rank1]:[E1 0:0:0 ProcessGroupNCCL.cpp:683] [Rank 1] Watchdog caught collective operation \
+                timeout: WorkNCCL(SeqNum=7, OpType=_ALLGATHER_BASE, NumelIn=2, NumelOut=8, Timeout(ms)=6) \
+                ran for 600021 milliseconds before timing out.\n";
+    let text = [line, &status(1, DEFAULT, 1, 7, 6)].concat();
+    assert_eq!(members(&text), [[0, 1, 2, 3]]);
+}
+
+#[test]
 fn processes_that_share_a_gpu_are_noted() {
-    let text = "Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 4000\n";
+    let said = "Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 4000\n";
+    let shared = PrintedNote::SharedGpu {
+        ranks: [0, 2],
+        device: "4000".to_owned(),
+    };
+    for before in ["", "a:1:2 [0] init.cc:500 NCCL WARN "] {
+        assert_eq!(
+            notes(&[before, said].concat()),
+            std::slice::from_ref(&shared)
+        );
+    }
+}
+
+#[test]
+fn models_that_ddp_finds_unlike_are_noted() {
+    let text = "[rank3]: RuntimeError: DDP expects same model across all ranks, but Rank 3 has 2247 \
+                params, while rank 0 has inconsistent 12 params.\n";
     assert_eq!(
         notes(text),
-        [PrintedNote::SharedGpu {
-            ranks: [0, 2],
-            device: "4000".to_owned()
-        }]
+        [PrintedNote::UnlikeModels([(3, 2247), (0, 12)])]
     );
 }
 
