@@ -11,7 +11,7 @@ use verdict::{Job, Settings};
 /// Jobs that are tried; `LAGGARD_TEST_JOBS` tries more.
 const JOBS: u64 = 300;
 /// The same of jobs of two windows, of which it tries one each.
-const SHORT_JOBS: u64 = 2_000;
+const SHORT_JOBS: u64 = 10_000;
 /// Share of these that may be beyond the limits below.
 const BEYOND_SHARE: f64 = 0.03;
 /// Share of a step that a fault must cost to be named, and up to which it may be.
