@@ -241,11 +241,9 @@ impl WatchdogLog {
                 self.ranks.insert(rank);
                 self.stuck.insert(rank);
             }
-            Said::AwaitedId(awaited) => {
-                if awaited.is_of_all {
-                    self.ranks.insert(awaited.rank);
-                    self.following.insert(awaited.rank);
-                }
+            Said::AwaitedId { rank, awaited } => {
+                self.ranks.extend(rank);
+                self.following.extend(rank);
                 self.awaited_ids.insert(awaited);
             }
             Said::CameToStart(came) => {

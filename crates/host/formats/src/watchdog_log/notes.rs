@@ -54,7 +54,8 @@ impl WatchdogLog {
         notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
         notes.extend(self.warnings.notes().into_iter().map(PrintedNote::Nccl));
         let of_some = self.awaited_ids.iter().filter(|it| !it.is_of_all);
-        for of in of_some.clone().map(|it| it.of).collect::<BTreeSet<u32>>() {
+        let awaited: BTreeSet<u32> = of_some.clone().map(|it| it.of).collect();
+        for of in awaited.into_iter().take(MAX_NOTED) {
             let waiting = of_some.clone().filter(|it| it.of == of);
             notes.push(PrintedNote::AwaitedId {
                 ranks: waiting.map(|it| it.rank).collect(),

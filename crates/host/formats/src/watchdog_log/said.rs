@@ -97,8 +97,12 @@ pub(super) enum Said {
     },
     /// These ranks of some group did not come to its `monitored_barrier`.
     MissedBarrier(Vec<u32>),
-    /// A rank waited in vain for what another one must give to make a communicator.
-    AwaitedId(AwaitedId),
+    /// A rank waited in vain for what another one must give to make a communicator. Which rank of the job
+    /// it is may not be said.
+    AwaitedId {
+        rank: Option<u32>,
+        awaited: AwaitedId,
+    },
     /// A rank has come to make the group of all ranks, of which so many have by now.
     CameToStart(CameToStart),
     /// All have.

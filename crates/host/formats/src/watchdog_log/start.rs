@@ -53,18 +53,26 @@ pub(super) fn awaited_id(record: &str, printed_by: Option<u32>) -> Option<Said> 
         return Some(Said::Follows(printed_by?));
     };
     let path = record.split_once("default_pg/0//");
-    let path = path.map(|(_, path)| path.split([' ', ',', ')', '"']).next().unwrap_or(path));
+    let path = path.map(|(_, path)| {
+        path.split([' ', ',', ')', '"', '\''])
+            .next()
+            .unwrap_or(path)
+    });
     // The kind of the device, and the number of the communicator.
     let is_of_all = path.is_some_and(|path| {
         path.split_once("//").is_some_and(|(device, number)| {
             number == "0" && device.chars().all(|c| c.is_ascii_lowercase())
         })
     });
-    Some(Said::AwaitedId(AwaitedId {
-        rank,
-        of,
-        is_of_all: is_of_all && printed_by.is_none_or(|it| it == rank),
-    }))
+    let is_of_all = is_of_all && printed_by.is_none_or(|it| it == rank);
+    Some(Said::AwaitedId {
+        rank: printed_by.or(is_of_all.then_some(rank)),
+        awaited: AwaitedId {
+            rank,
+            of,
+            is_of_all,
+        },
+    })
 }
 
 pub(super) fn came_to_start(record: &str) -> Option<CameToStart> {
