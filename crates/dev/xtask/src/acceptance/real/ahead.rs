@@ -2,6 +2,7 @@
 //! takes without it.
 
 use std::env;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result};
 use model::{Incident, Side, Subject, Verdict};
@@ -73,6 +74,19 @@ impl Ran {
         run_s / self.verdict.job.analysed_steps.max(1) as f64
     }
 
+    /// The same of a fault that strikes some steps, as seconds of each step that the job timed: it may strike
+    /// a larger part of those that were analysed.
+    fn of_a_step_with(&self, strikes: &Strikes, run_s: f64) -> f64 {
+        let windows = self.verdict.windows.iter();
+        let analysed =
+            windows.flat_map(|window| window.first_step..window.first_step + window.steps);
+        // The job counts its steps from 1 on.
+        let struck = analysed.filter(|step| strikes.is_one(step + 1)).count();
+        let timed = strikes.timed.clone();
+        let share = timed.clone().filter(|step| strikes.is_one(*step)).count() as f64;
+        run_s / struck.max(1) as f64 * share / timed.count() as f64
+    }
+
     /// The same of each that a fault from step [`SINCE`] on could strike.
     fn of_a_struck_step(&self, run_s: f64) -> f64 {
         let windows = self.verdict.windows.iter();
@@ -119,11 +133,33 @@ fn spoken(subject: &Subject) -> String {
     )
 }
 
+/// Steps that a fault strikes, of those that a job times.
+struct Strikes {
+    every: u64,
+    at: u64,
+    timed: RangeInclusive<u64>,
+}
+
+impl Strikes {
+    fn is_one(&self, step: u64) -> bool {
+        step % self.every == self.at
+    }
+}
+
+/// As `late_waits.py` has them, with as many steps as below.
+const PAUSES: Strikes = Strikes {
+    every: 25,
+    at: 12,
+    timed: 6..=140,
+};
+
 /// What is hidden in a job: on which rank, and the stages or blocks that are right.
 struct Hidden<'a> {
     rank: u32,
     places: &'a [&'a str],
     side: Side,
+    /// The steps that it strikes, if not each.
+    strikes: Option<&'a Strikes>,
 }
 
 impl Hidden<'_> {
@@ -168,9 +204,10 @@ impl Tally {
             .filter(is_culprit)
             .map(|incident| incident.cost_s)
             .sum();
-        let charged_s = match ran.struck {
-            Some(_) => ran.of_a_struck_step(charged_s),
-            None => ran.of_a_step(charged_s),
+        let charged_s = match (&ran.struck, hidden.strikes) {
+            (Some(_), _) => ran.of_a_struck_step(charged_s),
+            (None, Some(strikes)) => ran.of_a_step_with(strikes, charged_s),
+            (None, None) => ran.of_a_step(charged_s),
         };
         let innocents = ran.named().filter(|incident| !is_culprit(incident)).count();
         let is_named = ran
@@ -290,6 +327,7 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
             let base = Ran::new(lab, LATE_WAITS, &[&job[..], &[("FAULT", "none")]].concat())?;
             healthy.add(&name, &base);
             for ((fault, places, steps), tally) in HOST_FAULTS.iter().zip(&mut tallies) {
+                let is_pause = *fault == "pause";
                 let (fault, slow) = (("FAULT", *fault), ("SLOW_RANK", slow.as_str()));
                 let struck = [
                     job[0],
@@ -304,6 +342,7 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                     rank: seed % RANKS,
                     places,
                     side: Side::Host,
+                    strikes: is_pause.then_some(&PAUSES),
                 };
                 tally.add(&name, &hidden, &ran, ran.step_s - base.step_s);
             }
@@ -374,6 +413,7 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                     rank: seed % RANKS,
                     places,
                     side: Side::Host,
+                    strikes: None,
                 };
                 tally.add(&format!("seed {seed}"), &hidden, &ran, gain_s(&ran)?);
             }
@@ -450,6 +490,7 @@ fn slow_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()>
                         rank: seed % RANKS,
                         places,
                         side: Side::Device,
+                        strikes: None,
                     };
                     let name = format!("{factor} times, seed {seed}");
                     tally.add(&name, &hidden, &ran, gain_s(&ran)?);
