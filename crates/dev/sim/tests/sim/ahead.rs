@@ -298,6 +298,58 @@ fn check_jobs(sharded: bool) {
     assert!(failures.is_empty(), "{}: {failures:#?}", failures.len());
 }
 
+/// Wherever the loss is read, and however far hosts may run ahead, the same rank is named in the same stage, as
+/// long as its fault costs enough.
+#[test]
+fn the_place_of_the_read_back_and_the_length_of_the_queue_change_no_culprit() {
+    let mut others = Vec::new();
+    for seed in 0..jobs(JOBS / 12) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let any = any_job(seed, &mut rng);
+        let slow = Slow {
+            spot: SlowSpot::ALL[rng.random_range(0..SlowSpot::ALL.len())],
+            rank: Some(rng.random_range(0..any.ranks)),
+            late_s: 0.02 + 0.04 * rng.random::<f64>(),
+            since: 0,
+            every: 1,
+        };
+        let read_backs = [
+            ReadBack::Every(1),
+            ReadBack::BeforeOptimizer,
+            ReadBack::InOptimizer,
+            ReadBack::BeforeBackward,
+            ReadBack::Every(10),
+            ReadBack::Never,
+        ];
+        for (read_back, queue) in read_backs.into_iter().flat_map(|it| [(it, 10), (it, 100)]) {
+            let healthy = AheadJob {
+                read_back,
+                queue,
+                ..any.clone()
+            };
+            let healthy_s = healthy.run().step_s;
+            let (said, step_s) = verdict(&AheadJob {
+                slow: vec![slow],
+                ..healthy
+            });
+            if step_s - healthy_s < NAMED_SHARE * step_s {
+                continue;
+            }
+            let is_it = said.incidents.first().is_some_and(|it| {
+                let stage = it.subject.stage.as_deref().unwrap_or_default();
+                it.subject.ranks.iter().copied().eq(slow.rank)
+                    && stage_of(slow.spot).contains(&stage)
+            });
+            let texts = said.incidents.iter().map(|it| it.text.as_str());
+            let texts = texts.collect::<Vec<_>>().join(" / ");
+            others.extend(
+                (!is_it).then(|| format!("{seed} {read_back:?} {queue} {slow:?}: {texts}")),
+            );
+        }
+    }
+    assert!(others.is_empty(), "{}: {others:#?}", others.len());
+}
+
 /// Without device marks two or three hosts that run ahead show less: who waits may look late.
 #[test]
 fn of_few_hosts_that_run_ahead_unseen_hardly_an_innocent_is_named() {
