@@ -398,6 +398,13 @@ pub enum NcclNote {
         /// The error.
         error: String,
     },
+    /// Hosts could not connect to a process at this address.
+    NotConnected {
+        /// The address.
+        peer: String,
+        /// The hosts.
+        hosts: Vec<String>,
+    },
     /// Requests over RDMA failed.
     FailedRequest {
         /// Address of the other end.
@@ -489,6 +496,8 @@ pub enum PrintedNote {
     LostPeer(String),
     /// PyTorch found that these ranks call different collectives.
     Differ([u32; 2]),
+    /// NCCL found different collectives near these ranks, as a communicator counts them.
+    Mismatched(Vec<u32>),
     /// These ranks, as some group counts them, did not come to its `monitored_barrier`.
     MissedBarrier(Vec<u32>),
     /// Ranks by the collective that they were last about to call, the least number first; which

@@ -359,6 +359,11 @@ fn nccl(note: &NcclNote) -> String {
                 format!("RDMA requests of NCCL on {of} to {peer} failed with status {status}")
             }
         }
+        NcclNote::NotConnected { peer, hosts: of } => format!(
+            "NCCL on {} could not connect to {peer}: its process is not there, or the network keeps them \
+             apart",
+            hosts(of)
+        ),
     }
 }
 
@@ -387,6 +392,23 @@ fn slurm_tasks(tasks: &str, host: &str, how: &str) -> String {
     format!(
         "Slurm saw {kind} {tasks} of {host} end: {how}; a task is a rank only where srun starts each rank \
          itself"
+    )
+}
+
+/// Models that DDP found to be unlike.
+fn unlike_models([(one, its), (other, others)]: [(u32, u64); 2]) -> String {
+    format!(
+        "DDP refuses to start: the model of rank {one} has {its} parameters and that of rank {other} has \
+         {others}, as its group counts ranks; a rank that had failed before has 0"
+    )
+}
+
+/// Ranks near which NCCL found different collectives.
+fn mismatched(near: &[u32]) -> String {
+    format!(
+        "NCCL found that ranks call different collectives, at or near {}, as a communicator counts them: \
+         with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL it lists the calls",
+        who(near)
     )
 }
 
@@ -450,10 +472,7 @@ fn printed(note: &PrintedNote) -> String {
              {device}); give each process its own",
             who(ranks)
         ),
-        PrintedNote::UnlikeModels([(one, its), (other, others)]) => format!(
-            "DDP refuses to start: the model of rank {one} has {its} parameters and that of rank {other} \
-             has {others}, as its group counts ranks; a rank that had failed before has 0"
-        ),
+        PrintedNote::UnlikeModels(models) => unlike_models(*models),
         PrintedNote::LostPeer(address) => format!(
             "a rank lost the connection to a process at {address}, which ended, or lost its network: \
              the output of that process shows why"
@@ -462,6 +481,7 @@ fn printed(note: &PrintedNote) -> String {
         PrintedNote::Differ([one, other]) => format!(
             "PyTorch compared ranks {one} and {other} and found that they call different collectives"
         ),
+        PrintedNote::Mismatched(near) => mismatched(near),
         PrintedNote::MissedBarrier(ranks) => format!(
             "monitored_barrier timed out waiting for {}, numbered within the group of the barrier",
             who(ranks)

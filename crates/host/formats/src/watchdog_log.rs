@@ -94,6 +94,7 @@ pub(crate) struct WatchdogLog {
     unlike_models: Option<[(u32, u64); 2]>,
     lost_peers: BTreeSet<String>,
     warnings: Warnings,
+    mismatched: BTreeSet<u32>,
     summary: Summary,
     earlier_starts: u64,
 }
@@ -178,6 +179,7 @@ impl WatchdogLog {
             && self.unlike_models.is_none()
             && self.lost_peers.is_empty()
             && self.warnings.is_empty()
+            && self.mismatched.is_empty()
             && self.summary.is_empty()
     }
 
@@ -236,6 +238,7 @@ impl WatchdogLog {
             Said::RaisedSomewhere(error) => _ = self.error_somewhere.get_or_insert(error),
             Said::TimedOutSomewhere => self.timed_out_somewhere = true,
             Said::Warned(warning) => self.warnings.take(warning),
+            Said::Mismatched(rank) => _ = self.mismatched.insert(rank),
             Said::Communicates { ranks } => self.size = self.size.max(ranks),
             Said::Stuck(rank) => {
                 self.ranks.insert(rank);
@@ -420,6 +423,7 @@ impl WatchdogLog {
             all.unlike_models = all.unlike_models.or(log.unlike_models);
             all.lost_peers.extend(log.lost_peers.clone());
             all.warnings.extend(&log.warnings);
+            all.mismatched.extend(&log.mismatched);
             all.summary.ended.extend(log.summary.ended.clone());
             all.summary.on_host = all.summary.on_host.or(log.summary.on_host);
             all.summary.spawned = all.summary.spawned.or(log.summary.spawned);

@@ -30,6 +30,12 @@ pub(super) enum Warning {
     },
     /// The link of a port went down, or came back.
     Link { port: Port, is_up: bool },
+    /// A process could not connect to another.
+    NotConnected {
+        host: String,
+        /// Address of the other end.
+        peer: String,
+    },
     /// A call of the driver failed.
     Device {
         host: String,
@@ -54,11 +60,16 @@ pub(super) struct Warnings {
     /// Whether the link came back.
     links: BTreeMap<Port, bool>,
     devices: BTreeMap<(String, u32), String>,
+    /// Hosts by whom they could not connect to.
+    unconnected: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Warnings {
     pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.links.is_empty() && self.devices.is_empty()
+        self.requests.is_empty()
+            && self.links.is_empty()
+            && self.devices.is_empty()
+            && self.unconnected.is_empty()
     }
 
     pub(super) fn take(&mut self, warning: Warning) {
@@ -66,6 +77,11 @@ impl Warnings {
             Warning::Request { host, peer, status } => {
                 if let Some(hosts) = room(&mut self.requests, (peer, status)) {
                     hosts.extend(host);
+                }
+            }
+            Warning::NotConnected { host, peer } => {
+                if let Some(hosts) = room(&mut self.unconnected, peer) {
+                    hosts.insert(host);
                 }
             }
             // Of a link that has not failed nothing is said.
@@ -100,6 +116,10 @@ impl Warnings {
                 .entry(of.clone())
                 .or_default()
                 .extend(hosts.clone());
+        }
+        for (peer, hosts) in &other.unconnected {
+            let known = self.unconnected.entry(peer.clone()).or_default();
+            known.extend(hosts.clone());
         }
         self.links.extend(other.links.clone());
         self.devices.extend(other.devices.clone());
@@ -136,6 +156,11 @@ impl Warnings {
         let mut notes: Vec<NcclNote> = links.take(MAX_NOTED).collect();
         notes.extend(devices.take(MAX_NOTED));
         notes.extend(requests.take(MAX_NOTED));
+        let unconnected = self.unconnected.iter().map(|(peer, hosts)| {
+            let (peer, hosts) = (peer.clone(), hosts.iter().cloned().collect());
+            NcclNote::NotConnected { peer, hosts }
+        });
+        notes.extend(unconnected.take(MAX_NOTED));
         notes
     }
 }
@@ -164,6 +189,10 @@ pub(super) fn warning(before: &str, said: &str) -> Option<Warning> {
         let name = name.contains(':').then(|| name.to_owned());
         let port = Port { host, name };
         return Some(Warning::Link { port, is_up });
+    }
+    if let Some((_, call)) = said.split_once("Connect to ") {
+        let peer = address(call).filter(|_| call.contains(" failed"))?;
+        return Some(Warning::NotConnected { host, peer });
     }
     let failure = ["Cuda failure", "HIP failure"];
     let failed = failure.iter().find_map(|it| said.strip_prefix(it))?;
@@ -330,6 +359,14 @@ mod tests {
         let other =
             "node7:9:13 [0] a.cc:1 NCCL WARN NET/IB : mlx5_3:1 Got async event : GID table change";
         assert_eq!(read(other), None);
+    }
+
+    #[test]
+    fn connections_that_could_not_be_made_are_read() {
+        let record = "node7:9:13 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to \
+                      fe80::1%ib1<17943> failed : Software caused connection abort";
+        let (host, peer) = ("node7".to_owned(), "fe80::1%ib1".to_owned());
+        assert_eq!(read(record), Some(Warning::NotConnected { host, peer }));
     }
 
     #[test]

@@ -68,6 +68,10 @@ impl WatchdogLog {
         notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
         let differing = self.differing.iter();
         notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));
+        if !self.mismatched.is_empty() {
+            let near = self.mismatched.iter().copied();
+            notes.push(PrintedNote::Mismatched(near.take(MAX_NOTED).collect()));
+        }
         if !self.missed_barrier.is_empty() {
             let missed = self.missed_barrier.iter().copied();
             notes.push(PrintedNote::MissedBarrier(missed.collect()));

@@ -113,6 +113,8 @@ pub(super) enum Said {
     LostPeer(String),
     /// NCCL itself warns of a fault.
     Warned(Warning),
+    /// NCCL found different collectives near this rank, as a communicator counts it.
+    Mismatched(u32),
     /// NCCL made a communicator of so many ranks.
     Communicates { ranks: u32 },
     /// The launcher starts all ranks anew.
@@ -183,6 +185,10 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
         return shared_gpu(said);
     }
     if let Some((before, said)) = record.split_once("NCCL WARN ") {
+        if said.contains("Mismatched collective detected") {
+            let rank = number(said.split_once("around rank ")?.1)?;
+            return (rank < MAX_RANKS).then_some(Said::Mismatched(rank));
+        }
         let lost = nccl::lost_peer(said).map(Said::LostPeer);
         return lost.or_else(|| nccl::warning(before, said).map(Said::Warned));
     }

@@ -598,6 +598,13 @@ fn models_that_ddp_finds_unlike_are_noted() {
 }
 
 #[test]
+fn collectives_that_nccl_finds_unlike_are_noted() {
+    let text = "init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls \
+                at and around rank 39. You can use NCCL_DEBUG=INFO\n";
+    assert_eq!(notes(text), [PrintedNote::Mismatched(vec![39])]);
+}
+
+#[test]
 fn a_peer_that_has_gone_is_noted() {
     let text = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by \
                 peer [10.0.0.7]:10895";
