@@ -326,13 +326,13 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
             let job = [("READ", read), ("SEED", seed_text.as_str())];
             // Runs without a fault serve all faults of this seed: what they cost is the difference.
             // Steps of one run may take a fifth longer than those of the next.
-            let mut bases_s = Vec::with_capacity(BASES);
+            let mut took_s = Vec::with_capacity(BASES);
             for _ in 0..BASES {
                 let base = Ran::new(lab, LATE_WAITS, &[&job[..], &[("FAULT", "none")]].concat())?;
                 healthy.add(&name, &base);
-                bases_s.push(base.step_s);
+                took_s.push(base.step_s);
             }
-            let base_s = quantile(&bases_s, 0.5);
+            let base_s = quantile(&took_s, 0.5);
             for ((fault, places, steps), tally) in HOST_FAULTS.iter().zip(&mut tallies) {
                 let is_pause = *fault == "pause";
                 let (fault, slow) = (("FAULT", *fault), ("SLOW_RANK", slow.as_str()));
