@@ -53,6 +53,11 @@ pub struct WindowFrontier {
     pub co_critical: Vec<StageId>,
     /// Why labels were weakened.
     pub downgrades: Vec<Downgrade>,
+    /// Which part of their makespans steps take: 1 if ranks meet in each step. Hosts that run ahead wait
+    /// in turn, even those that come together somewhere, and makespans add up their waits: of these, and
+    /// where no rank takes nearly as long as all makespans, all steps take as long as the slowest rank
+    /// does.
+    pub taken_share: f64,
 }
 
 /// Steps from which on a window shows that its hosts run ahead. Ours: by chance few seem to.
@@ -63,25 +68,9 @@ const OVERRUN_SHARE: f64 = 0.05;
 
 impl WindowFrontier {
     /// What each step took, in seconds, by its number: [a part](Self::taken_share) of its makespan.
-    pub fn took_s(&self, window: &Window) -> impl Iterator<Item = (u64, f64)> {
-        let share = self.taken_share(window);
+    pub fn took_s(&self) -> impl Iterator<Item = (u64, f64)> {
         let steps = self.steps.iter();
-        steps.map(move |it| (it.step, it.makespan_s * share))
-    }
-
-    /// Which part of their makespans steps take: 1 if ranks meet in each step. Hosts that run ahead wait
-    /// in turn, even those that come together somewhere, and makespans add up their waits: of these, and
-    /// where no rank takes nearly as long as all makespans, all steps take as long as the slowest rank
-    /// does.
-    pub fn taken_share(&self, window: &Window) -> f64 {
-        let longest_s = window.longest_s();
-        let is_all = self.steps.len() < AHEAD_STEPS
-            || !window.runs_ahead && self.exposed_s <= (1.0 + OVERRUN_SHARE) * longest_s;
-        if is_all {
-            1.0
-        } else {
-            longest_s / self.exposed_s.max(f64::MIN_POSITIVE)
-        }
+        steps.map(|it| (it.step, it.makespan_s * self.taken_share))
     }
 
     /// Mean exposed time of a step, in seconds.
@@ -171,6 +160,7 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
         (vec![0.0; stages.len()], vec![0.0; stages.len()])
     };
     let candidates = candidates(&stages, &share, gates.candidate_tau);
+    let taken_share = taken_share(window, exposed_s, steps.len());
     let mut found = WindowFrontier {
         stages,
         advance_s,
@@ -182,6 +172,7 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
         candidates,
         co_critical: Vec::new(),
         downgrades: Vec::new(),
+        taken_share,
     };
     let Axes {
         labels,
@@ -190,6 +181,19 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
     } = label(window, &found, gates);
     (found.labels, found.co_critical, found.downgrades) = (labels, co_critical, downgrades);
     found
+}
+
+/// Which part of the makespans of so many steps these take.
+fn taken_share(window: &Window, exposed_s: f64, steps: usize) -> f64 {
+    if steps < AHEAD_STEPS {
+        return 1.0;
+    }
+    let longest_s = window.longest_s();
+    if !window.runs_ahead && exposed_s <= (1.0 + OVERRUN_SHARE) * longest_s {
+        1.0
+    } else {
+        longest_s / exposed_s.max(f64::MIN_POSITIVE)
+    }
 }
 
 fn stage_steps(stages: usize, slots: &[usize], fronts: &[Front]) -> Vec<Option<StageStep>> {
@@ -277,7 +281,7 @@ mod tests {
         };
         let window = block.into();
         let found = analyse(&window, &Gates::default(), &Baseline::CohortMedian);
-        found.took_s(&window).map(|(_, took_s)| took_s).sum()
+        found.took_s().map(|(_, took_s)| took_s).sum()
     }
 
     #[test]

@@ -242,13 +242,12 @@ fn weigh(
         charge(&mut faults, fault, it);
     }
     // What ranks that wait in turn are late by is what the others wait.
-    let share = found.taken_share(window);
-    for fault in faults
+    let rotating = faults
         .iter_mut()
-        .filter(|it| it.kind == FaultKind::Rotating)
-    {
-        fault.cost_s *= share;
-        fault.gain_alone_s *= share;
+        .filter(|it| it.kind == FaultKind::Rotating);
+    for fault in rotating {
+        fault.cost_s *= found.taken_share;
+        fault.gain_alone_s *= found.taken_share;
     }
     faults
 }

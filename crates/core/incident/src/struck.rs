@@ -1,7 +1,7 @@
 //! What lateness now and then costs where hosts run ahead of devices that make no marks.
 
 use frontier::WindowFrontier;
-use model::{Block, Meeting, Window, median};
+use model::{Block, Meeting, Window, keep_variation};
 
 use crate::fault::judge_window;
 use crate::{Fault, FaultKind, IncidentSettings};
@@ -11,8 +11,6 @@ use crate::{Fault, FaultKind, IncidentSettings};
 /// Ours.
 const NEXT: usize = 1;
 const CATCH_UP: usize = 10;
-/// Median deviations from which on a step is far off: as many as in docs/math/meetings.md.
-const OFF_DEVIATIONS: f64 = 4.0;
 
 /// Charges late ranks no more than what the steps they strike take longer than those that nothing
 /// strikes: launch queues absorb a part of the lateness. Changes nothing where these are fewer.
@@ -77,13 +75,8 @@ pub(crate) fn charge_struck(
 
 /// What steps take on average, those that are far off counted as the furthest that are not.
 fn usual_s(mut took_s: Vec<f64>) -> f64 {
-    let median_s = median(&mut took_s).unwrap_or(0.0);
-    let mut scatter_s: Vec<f64> = took_s.iter().map(|it| (it - median_s).abs()).collect();
-    let most_s = OFF_DEVIATIONS * median(&mut scatter_s).unwrap_or(0.0);
-    let off_s = took_s
-        .iter()
-        .map(|it| (it - median_s).clamp(-most_s, most_s));
-    median_s + off_s.sum::<f64>() / took_s.len().max(1) as f64
+    let median_s = keep_variation(&mut took_s);
+    median_s + took_s.iter().sum::<f64>() / took_s.len().max(1) as f64
 }
 
 /// Whether a fault strikes a row of a block, some of whose stages may lie in the step before.

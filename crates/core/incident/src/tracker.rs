@@ -121,7 +121,7 @@ impl Tracker {
         let mut group = place
             .map(|at| self.groups.swap_remove(at))
             .unwrap_or_default();
-        let took_s = group.take(window, found);
+        let took_s = group.take(found);
         let mut faults = self.faults(window, found, devices, &mut group);
         group.ranks.clone_from(&window.ranks);
         self.last_step = self

@@ -110,8 +110,8 @@ impl std::ops::AddAssign for Growth {
     }
 }
 
-/// Leaves of some values what differs from their median, single ones cut to what is usual.
-fn keep_variation(values: &mut [f64]) {
+/// Leaves of some values what differs from their median, single ones cut to what is usual. Returns the median.
+pub fn keep_variation(values: &mut [f64]) -> f64 {
     let usual = median(&mut values.to_vec()).unwrap_or(0.0);
     for value in values.iter_mut() {
         *value -= usual;
@@ -122,6 +122,7 @@ fn keep_variation(values: &mut [f64]) {
     for value in values {
         *value = value.clamp(-most, most);
     }
+    usual
 }
 
 #[cfg(test)]

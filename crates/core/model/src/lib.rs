@@ -99,7 +99,7 @@ pub use finding::{Cost, Finding, Origin};
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use function::{Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns};
 pub use function_fault::{Dimension, FunctionFault, is_garbage_collection};
-pub use growth::Growth;
+pub use growth::{Growth, keep_variation};
 pub use hold_up::{Failure, HoldUp, RankChannel, Slowness, Straggler};
 pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};

@@ -97,11 +97,7 @@ impl Block {
     /// What ranks take for a row by their own clocks, in seconds: the median.
     pub fn took_s(&self, row: usize) -> f64 {
         let mut all_s = vec![0.0; self.ranks];
-        for boundary_s in self.row(row).chunks(self.ranks) {
-            for (took_s, seconds) in all_s.iter_mut().zip(boundary_s) {
-                *took_s += seconds;
-            }
-        }
+        add_by_rank(&mut all_s, self.row(row));
         median(&mut all_s).unwrap_or(0.0)
     }
 
@@ -192,6 +188,15 @@ pub struct Window {
     pub unsafe_prefetch: bool,
 }
 
+/// Adds the values of each rank, which stand side by side at each boundary.
+fn add_by_rank(sums: &mut [f64], values: &[f64]) {
+    for at_boundary in values.chunks(sums.len().max(1)) {
+        for (sum, value) in sums.iter_mut().zip(at_boundary) {
+            *sum += value;
+        }
+    }
+}
+
 impl Window {
     /// Steps in the matrix.
     pub fn rows(&self) -> usize {
@@ -202,11 +207,7 @@ impl Window {
     pub fn longest_s(&self) -> f64 {
         let mut all_s = vec![0.0; self.ranks.len()];
         for block in &self.blocks {
-            for boundary_s in block.durations_s.chunks(block.ranks.max(1)) {
-                for (took_s, seconds) in all_s.iter_mut().zip(boundary_s) {
-                    *took_s += seconds;
-                }
-            }
+            add_by_rank(&mut all_s, &block.durations_s);
         }
         all_s.into_iter().fold(0.0, f64::max)
     }

@@ -25,7 +25,7 @@ struct StageTotal {
 impl Totals {
     /// Adds what was found in a window.
     pub(crate) fn add(&mut self, window: &Window, found: &WindowFrontier, gates: &Gates) {
-        let took_s: f64 = found.took_s(window).map(|(_, took_s)| took_s).sum();
+        let took_s: f64 = found.took_s().map(|(_, took_s)| took_s).sum();
         // Windows of several roles cover the same steps, and together count once.
         self.exposed_s += took_s * window.group_share;
         self.steps += found.steps.len() as f64 * window.group_share;

@@ -240,10 +240,14 @@ impl RasCommunicator {
 
     /// Whether any rank has launched something since an earlier reply.
     fn launched_since(&self, earlier: &Self) -> bool {
-        let ranks = self.ranks.iter();
-        ranks
-            .filter_map(|(rank, it)| Some((it, earlier.ranks.get(rank)?)))
-            .any(|(now, before)| now.all_launched() > before.all_launched())
+        self.ranks.keys().any(|rank| self.went_on(*rank, earlier))
+    }
+
+    /// Whether this rank has.
+    fn went_on(&self, rank: u32, earlier: &Self) -> bool {
+        let launched = |of: &Self| of.ranks.get(&rank).map(Present::all_launched);
+        let before = launched(earlier);
+        before.is_some() && before < launched(self)
     }
 
     /// Whether a rank that is behind has launched something since an earlier reply.
@@ -254,10 +258,7 @@ impl RasCommunicator {
         ahead
             .iter()
             .filter(|(_, ahead)| ahead.len() < furthest.max(1))
-            .any(|(rank, _)| {
-                let before = earlier.ranks.get(rank).map(Present::all_launched);
-                before.is_some() && before < self.ranks.get(rank).map(Present::all_launched)
-            })
+            .any(|(rank, _)| self.went_on(*rank, earlier))
     }
 }
 

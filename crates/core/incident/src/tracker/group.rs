@@ -34,9 +34,9 @@ pub(super) struct Group {
 
 impl Group {
     /// Takes the steps of a window. What they took, in seconds.
-    pub(super) fn take(&mut self, window: &Window, found: &WindowFrontier) -> f64 {
+    pub(super) fn take(&mut self, found: &WindowFrontier) -> f64 {
         let known = self.unaccounted.len();
-        self.unaccounted.extend(found.took_s(window));
+        self.unaccounted.extend(found.took_s());
         let new = self.unaccounted[known..].iter();
         let took_s = new.map(|(_, took_s)| took_s).sum();
         let forgotten = self.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);

@@ -38,7 +38,7 @@ fn what_a_device_cost_while_it_was_awaited_is_a_share_of_that_time() {
     let (mut tracker, mut group) = (Tracker::default(), Group::default());
     let mut windows = [0, 20, 40, 60].map(|first| window(first, 20, 4, Some(2)));
     for it in &windows {
-        group.take(it, &analysed(it));
+        group.take(&analysed(it));
     }
     let last = windows.last_mut().unwrap();
     let found = analysed(last);
@@ -60,7 +60,7 @@ fn steps_of_an_earlier_start_are_not_judged_with_those_of_the_next() {
     let mut tracker = Tracker::default();
     let mut group = Group::default();
     let more = window(100, 20, 4, None);
-    group.take(&more, &analysed(&more));
+    group.take(&analysed(&more));
     tracker.groups.push(group);
     tracker.restart();
     assert_eq!(tracker.groups[0].unaccounted, []);

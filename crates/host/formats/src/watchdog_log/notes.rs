@@ -53,15 +53,11 @@ impl WatchdogLog {
         );
         notes.extend(self.stuck.iter().copied().map(PrintedNote::StuckWatchdog));
         notes.extend(self.warnings.notes().into_iter().map(PrintedNote::Nccl));
-        let of_some = self.awaited_ids.iter().filter(|it| !it.is_of_all);
-        let awaited: BTreeSet<u32> = of_some.clone().map(|it| it.of).collect();
-        for of in awaited.into_iter().take(MAX_NOTED) {
-            let waiting = of_some.clone().filter(|it| it.of == of);
-            notes.push(PrintedNote::AwaitedId {
-                ranks: waiting.map(|it| it.rank).collect(),
-                of,
-            });
-        }
+        let awaited = self.awaited(false).into_iter().take(MAX_NOTED);
+        notes.extend(awaited.map(|(of, ranks)| PrintedNote::AwaitedId {
+            ranks: ranks.into_iter().collect(),
+            of,
+        }));
         let shared = self.shared_gpus.iter().cloned();
         notes.extend(shared.map(|(ranks, device)| PrintedNote::SharedGpu { ranks, device }));
         notes.extend(self.unlike_models.map(PrintedNote::UnlikeModels));

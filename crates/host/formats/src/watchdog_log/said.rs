@@ -340,11 +340,13 @@ fn work_of(text: &str) -> Option<Work> {
     let of = |name: &str| count(text.split_once(name)?.1);
     let number = of("SeqNum=").unwrap_or(0);
     let is_of_one_size = model::CollectiveOp::from_name(&op).is_of_one_size();
-    let detail = of("NumelIn=")
+    let taken = of("NumelIn=");
+    let detail = taken
         .filter(|_| is_of_one_size)
         .map_or_else(String::new, |elements| format!("({elements} elements)"));
-    let ranks = of("NumelIn=").zip(of("NumelOut="));
-    let ranks = ranks.map_or(0, |(taken, given)| ranks_of(&op, taken, given));
+    let ranks = taken
+        .zip(of("NumelOut="))
+        .map_or(0, |(taken, given)| ranks_of(&op, taken, given));
     is_op(&op).then_some(Work {
         number,
         op,

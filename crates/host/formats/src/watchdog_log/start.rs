@@ -1,6 +1,6 @@
 //! Jobs whose ranks did not all come to begin.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, Input};
 
@@ -37,7 +37,7 @@ pub(super) struct CameToStart {
 /// 600000ms, keys: /default_pg/0//cuda//0`.
 ///
 /// Keys of other groups have the name of the group behind `default_pg/0//`, and those of a send and its
-/// receive both ranks at their end. The text names rank 0 whoever is waited for.
+/// receive end in both ranks. The text names rank 0 even where the rank waits for another.
 pub(super) fn awaited_id(record: &str, printed_by: Option<u32>) -> Option<Said> {
     let rank: u32 = number(record.split("] is setting up").next()?.rsplit_once('[')?.1)?;
     let of: Option<u32> = record
@@ -76,16 +76,13 @@ pub(super) fn awaited_id(record: &str, printed_by: Option<u32>) -> Option<Said> 
 }
 
 pub(super) fn came_to_start(record: &str) -> Option<CameToStart> {
-    let after = |words: &[&str]| {
-        let rests = words.iter().filter_map(|word| record.split_once(word));
-        rests.map(|(_, rest)| rest).find_map(number)
-    };
-    let rank = after(&["rank: "])?;
-    let barrier = after(&["barrier_key:"])?;
-    let ranks = after(&["world_size="])?;
+    let after = |word| number(record.split_once(word)?.1);
+    let rank = after("rank: ")?;
+    let barrier = after("barrier_key:")?;
+    let ranks = after("world_size=")?;
     // Since PyTorch 2.1 it counts the ranks of the group that is made, which later may be some of all.
-    let joined = after(&["num_workers_joined="]).filter(|_| barrier == 0);
-    let have_come = joined.or_else(|| after(&["worker_count="]))?;
+    let joined = after("num_workers_joined=").filter(|_| barrier == 0);
+    let have_come = joined.or_else(|| after("worker_count="))?;
     (rank < ranks && ranks <= MAX_RANKS).then_some(CameToStart {
         rank,
         barrier,
@@ -130,21 +127,27 @@ impl Start {
 }
 
 impl WatchdogLog {
+    /// Who waited in vain for whom to make a communicator, of all ranks or of some group.
+    pub(super) fn awaited(&self, of_all: bool) -> BTreeMap<u32, BTreeSet<u32>> {
+        let mut awaited: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for it in self.awaited_ids.iter().filter(|it| it.is_of_all == of_all) {
+            awaited.entry(it.of).or_default().insert(it.rank);
+        }
+        awaited
+    }
+
     /// What ranks wait in before there is a group of all, or a communicator of it.
     pub(super) fn starts(&self) -> Vec<Start> {
         let mut starts = Vec::new();
         let counted = self.counted();
-        let of_all = self.awaited_ids.iter().filter(|it| it.is_of_all);
-        let roots: BTreeSet<u32> = of_all.clone().map(|it| it.of).collect();
         // One that came further in any group, or raised anything, may have a reason of its own.
         let is_silent = |rank: &u32| {
             !counted.contains(rank)
                 && !self.following.contains(rank)
                 && !self.errors.contains_key(rank)
         };
-        for root in roots.into_iter().filter(is_silent) {
-            let waiting = of_all.clone().filter(|it| it.of == root);
-            let waiting: BTreeSet<u32> = waiting.map(|it| it.rank).collect();
+        let awaited = self.awaited(true).into_iter();
+        for (root, waiting) in awaited.filter(|(root, _)| is_silent(root)) {
             starts.push(Start {
                 op: "",
                 number: 1,
