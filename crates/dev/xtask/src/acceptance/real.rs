@@ -20,7 +20,7 @@ use super::AcceptanceRow;
 type Print<'a> = &'a mut dyn FnMut(AcceptanceRow);
 type Rows = fn(&Lab, &str, Print<'_>) -> Result<()>;
 
-pub(super) const ROWS: [(&str, Rows); 17] = [
+pub(super) const ROWS: [(&str, Rows); 19] = [
     ("peers", recorded_peers),
     ("SF-A10", seeded_stage_on_gloo),
     ("SF-A11", host_only_late_work),
@@ -36,7 +36,9 @@ pub(super) const ROWS: [(&str, Rows); 17] = [
     ("pipelines", service::pipelines),
     ("service", service::fault_matrix),
     ("ahead", ahead::late_waits),
-    ("device", ahead::on_devices),
+    ("device-ddp", ahead::on_devices),
+    ("device-fsdp2", ahead::on_devices),
+    ("device-pipeline", ahead::on_devices),
     ("gain", ahead::predicted),
 ];
 
