@@ -46,6 +46,7 @@ pub fn hang(
         kind if context.ended || stall.is_of_start() || kind == StallKind::Unseen => {
             Severity::Warning
         }
+        _ if context.counted_once => Severity::Warning,
         // Hosts may be busy with something that has no marks.
         StallKind::Nowhere if quiet_s < pause_max_s => Severity::Warning,
         _ => Severity::Critical,

@@ -16,6 +16,8 @@ pub struct JobContext<'job> {
     pub seen: &'job BTreeSet<u32>,
     /// Whether the job's processes are gone: what was found of them is over.
     pub ended: bool,
+    /// Whether collectives were counted once, when ranks of a job that moves may differ, too.
+    pub counted_once: bool,
     /// What all analysed steps took since the job was last started, in seconds.
     pub exposed_s: f64,
     /// Whether stages of steps were accounted.
@@ -36,6 +38,7 @@ impl<'job> JobContext<'job> {
             hosts,
             seen,
             ended: false,
+            counted_once: false,
             exposed_s: 0.0,
             has_stages: false,
             left_out: None,

@@ -41,6 +41,10 @@ fn beginning(stall: &StallClaim) -> String {
         (_, true) if stall.kind == StallKind::Nowhere => {
             format!("nothing has moved for {quiet} since step {since}")
         }
+        // Ranks were counted once.
+        (Severity::Warning, true) if since == 0 && stall.kind != StallKind::Unseen => {
+            "possible hang".to_owned()
+        }
         // A snapshot does not know of steps.
         (_, true) if since == 0 && !is_paused => "hang".to_owned(),
         (Severity::Critical, true) => format!("hang since step {since}"),

@@ -246,6 +246,7 @@ impl Job {
             exposed_s: self.accounting.exposed_in_start_s(),
             has_stages: self.accounting.steps() > 0.0,
             left_out: self.aligner.left_out(),
+            counted_once: self.notes.are_counted_once(),
             ..self.placement.context(&self.names)
         }
     }

@@ -6,7 +6,9 @@ use std::io::BufRead;
 use std::path::Path;
 
 use collective::{idle_ports, slow_links};
-use model::{DumpNote, Frame, Input, LogDefect, SlowConnection, Source, SourceNote, Stack};
+use model::{
+    DumpNote, Frame, Input, LogDefect, RasNote, SlowConnection, Source, SourceNote, Stack,
+};
 use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
@@ -202,7 +204,14 @@ impl Snapshot {
             }
         }
         let reported = watchdog_log::report(&printed, group, &mut |input| job.take(input));
-        let group = launched::tell(&replies, reported.group, &mut |input| job.take(input));
+        let is_moment =
+            |input: &Input| matches!(input, Input::Note(SourceNote::Ras(RasNote::OneMoment)));
+        let group = launched::tell(&replies, reported.group, &mut |input| {
+            // Dumps are written once nothing has moved for long.
+            if dumped.is_empty() || !is_moment(&input) {
+                job.take(input);
+            }
+        });
         // In the order of a live job: that it stands still, stacks of its ranks, that they are all.
         // Where a rank has ended, the others stand still for that.
         if !reported.has_death {

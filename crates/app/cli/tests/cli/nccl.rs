@@ -55,7 +55,7 @@ fn a_rank_that_launched_nothing_more() {
     assert_snapshot!(of_reply("missing.json"), @"
     4 ranks, one moment
 
-    CRITICAL  hang: rank 2 never entered ALLREDUCE #641 of group comm 0xfa93daea854b060b (ranks 0-1 wait in it)
+    WARNING  possible hang: rank 2 never entered ALLREDUCE #641 of group comm 0xfa93daea854b060b (ranks 0-1 wait in it)
       host  10.0.0.2
       why   ranks 0-1 entered ALLREDUCE #641 of group comm 0xfa93daea854b060b; ranks 2-3 did not
       why   rank 3 entered ALLGATHER #78 of group comm 0xb3398875b8b2a063; rank 2 did not
@@ -230,7 +230,7 @@ fn a_rank_that_launched_something_else() {
     assert_snapshot!(of_reply("crossed.json"), @"
     4 ranks, one moment
 
-    CRITICAL  hang: rank 3 entered BROADCAST where the others entered ALLREDUCE #11 of group comm 0xfa93daea854b060b
+    WARNING  possible hang: rank 3 entered BROADCAST where the others entered ALLREDUCE #11 of group comm 0xfa93daea854b060b
       host  10.0.0.2
       why   ranks 0-2 entered ALLREDUCE #11 of group comm 0xfa93daea854b060b; rank 3 entered BROADCAST
       next  make rank 3 issue the same collectives in the same order as the others
@@ -268,7 +268,7 @@ fn the_report_in_words() {
     assert_snapshot!(of_reply("missing.txt"), @"
     8 ranks, one moment
 
-    CRITICAL  hang: rank 5 never entered ALLGATHER #641 of group comm 0xfa93daea854b060b (ranks 0-4,6-7 wait in it)
+    WARNING  possible hang: rank 5 never entered ALLGATHER #641 of group comm 0xfa93daea854b060b (ranks 0-4,6-7 wait in it)
       host  10.137.190.124
       why   ranks 0-4,6-7 entered ALLGATHER #641 of group comm 0xfa93daea854b060b; rank 5 did not
       next  look at the stack of rank 5; the others wait for it and are fine

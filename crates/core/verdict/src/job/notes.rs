@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Source, SourceNote, Sync, VerdictNote, Window};
+use model::{RasNote, Source, SourceNote, Sync, VerdictNote, Window};
 
 use super::Job;
 use crate::detectors::pipeline_notes;
@@ -66,6 +66,12 @@ impl Notes {
         self.count(Counted::IncompleteSteps, window.incomplete_steps);
         self.incomplete_s += window.incomplete_s * window.group_share;
         self.count(Counted::MismatchedSteps, window.mismatched_steps);
+    }
+
+    /// Whether all that is known of collectives is how many each rank had launched at one moment.
+    pub(super) fn are_counted_once(&self) -> bool {
+        let moment = SourceNote::Ras(RasNote::OneMoment);
+        self.of_sources.contains(&moment)
     }
 
     /// Keeps a note, unless it is known.
