@@ -277,11 +277,28 @@ def _patch_data_parallel(torch):
     if not torch.distributed.is_available():
         return
     reducer = torch._C._distributed_c10d.Reducer
-    for name, kind in (
-        ("prepare_for_forward", FORWARD_BEGIN),
-        ("prepare_for_backward", FORWARD_END),
-    ):
-        setattr(reducer, name, _marked(getattr(reducer, name), kind))
+    reducer.prepare_for_backward = _marked(reducer.prepare_for_backward, FORWARD_END)
+    parallel = torch.nn.parallel.distributed
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    if is_compiling is None:
+        reducer.prepare_for_forward = _marked(reducer.prepare_for_forward, FORWARD_BEGIN)
+        return
+    # Unlike the reducer, this is called while gradients are accumulated, too.
+    original = parallel.Join.notify_join_context
+
+    @functools.wraps(original)
+    def notify(joinable):
+        if not is_compiling() and isinstance(joinable, parallel.DistributedDataParallel):
+            _forward_begins(torch)
+        return original(joinable)
+
+    parallel.Join.notify_join_context = staticmethod(notify)
+
+
+def _forward_begins(torch):
+    # An evaluation needs no gradients.
+    if torch.is_grad_enabled():
+        mark(FORWARD_BEGIN)
 
 
 def _marked(original, kind):
@@ -290,6 +307,28 @@ def _marked(original, kind):
         return original(*args)
 
     return call
+
+
+def _patch_sharded(torch):
+    name = "torch.distributed.fsdp._fully_shard._fsdp_state"
+    laggard_autoload.when_imported(name, functools.partial(_patch_shards, torch, name))
+
+
+def _patch_shards(torch, name):
+    # What each module of FSDP2 calls before its own forward pass.
+    try:
+        state = sys.modules[name].FSDPState
+        original = state._root_pre_forward
+
+        @functools.wraps(original)
+        def root_pre_forward(self, *args):
+            if self._state_ctx.iter_forward_root is None:
+                _forward_begins(torch)
+            return original(self, *args)
+
+        state._root_pre_forward = root_pre_forward
+    except Exception as error:
+        _note(f"the forward pass of FSDP2 is not recorded: {error!r}")
 
 
 def _patch_pipelines(torch):
@@ -553,6 +592,7 @@ def _attach():
         _patch_optimizer,
         _patch_grad_scaler,
         _patch_data_parallel,
+        _patch_sharded,
         _patch_pipelines,
         _patch_issues,
         _patch_megatron,

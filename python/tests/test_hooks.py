@@ -117,6 +117,37 @@ def test_what_comes_before_the_forward_pass_of_data_parallel_is_a_gap(python):
     assert "data.gap" in stages
 
 
+def test_where_gradients_are_accumulated_each_forward_pass_begins_behind_a_gap(python):
+    script = """
+        import json, sys, time
+        import laggard, torch, torch.distributed as dist
+        from torch import nn
+        from torch.distributed.fsdp import fully_shard
+
+        def shard(model):
+            model.require_backward_grad_sync = True
+            return fully_shard(model)
+
+        dist.init_process_group("gloo")
+        model = {}(nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(20):
+            for part in range(2):
+                model.require_backward_grad_sync = part == 1
+                time.sleep(0.02)
+                model(torch.randn(1, 4)).sum().backward()
+            optimizer.step()
+        verdict = laggard.summary()
+        stages = {{stage["name"]: stage["advance_s"] for stage in verdict["stages"]}}
+        print(json.dumps(stages["data.gap"] / verdict["job"]["analysed_steps"]))
+        del model
+        dist.destroy_process_group()
+        """
+    for wrap in ("nn.parallel.DistributedDataParallel", "shard"):
+        # Twice what each sleeps at least, however long it oversleeps.
+        assert python(script.format(wrap), **ALONE) >= 0.04
+
+
 def test_without_a_word_only_the_wrapper_attaches(python):
     look = "import sys, json, torch\nprint(json.dumps('laggard' in sys.modules))"
     assert python(look) is False
@@ -349,7 +380,8 @@ def test_compiled_models_break_where_they_did_before_and_nowhere_else(python):
         outer = torch.compile(nn.parallel.DistributedDataParallel(net), backend="eager")
         inner = nn.parallel.DistributedDataParallel(torch.compile(net, backend="eager"))
         for model in (outer, inner):
-            for _ in range(3):
+            for step in range(6):
+                model.require_backward_grad_sync = step % 2 == 0
                 model(torch.randn(2, 4)).sum().backward()
         print(json.dumps(dict(counters["graph_break"])))
         # PyTorch aborts now and then at the end of a process whose group was left alone.

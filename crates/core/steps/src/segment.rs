@@ -227,6 +227,8 @@ impl Segmenter {
             _ if self.optimizer_open => StageId::OPTIMIZER,
             MarkKind::ForwardBegin => match self.context {
                 Some(MarkKind::OptimizerEnd) if self.read_no_batch() => StageId::DATA_GAP,
+                // The gradients of several batches are accumulated.
+                Some(MarkKind::BackwardEnd) => StageId::DATA_GAP,
                 _ => StageId::FORWARD,
             },
             MarkKind::StageBegin | MarkKind::StepEnd => match self.context {
@@ -398,8 +400,15 @@ mod tests {
 
     #[test]
     fn a_loop_without_loader_has_a_gap_instead() {
-        let steps = steps("F0 F1 B0 B1 O0 O1 F0+50 F1 B0 B1 O0 O1 F0");
-        assert_eq!(parts(&steps[0]).last(), Some(&(GAP, 50.0)));
+        let gaps = |text| {
+            let parts = parts(&steps(text)[0]).into_iter();
+            parts.filter(|(stage, _)| *stage == GAP).collect::<Vec<_>>()
+        };
+        let whole = gaps("F0 F1 B0 B1 O0 O1 F0+50 F1 B0 B1 O0 O1 F0");
+        assert_eq!(whole, [(GAP, 50.0)]);
+        // Of three batches the gradients are accumulated; the first two are not reduced.
+        let of_three = gaps("F0 B0 B1 F0+20 B0 B1 F0+30 F1 B0 B1 O0 O1 F0+10 B0 B1 O0 O1 F0");
+        assert_eq!(of_three, [(GAP, 20.0), (GAP, 30.0), (GAP, 10.0)]);
     }
 
     #[test]
