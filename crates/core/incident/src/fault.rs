@@ -11,7 +11,7 @@ use model::{
 use crate::IncidentSettings;
 use crate::costs::{Charge, share_out};
 use crate::lateness::Lateness;
-use crate::pace::{Seen, pace_of};
+use crate::pace::{STEADY_SHARE, Seen, pace_of};
 pub use found::{Fault, FaultKind, Hidden, LateShare};
 
 /// Candidate faults one stage may have in a window.
@@ -78,24 +78,27 @@ pub fn find_faults(
         found,
         &Lateness::of_window(window, found, gates, settings),
         gates,
+        true,
     );
     let mut faults = join_stages(in_stages);
     judge_window(&mut faults, found, settings);
     faults
 }
 
-/// The same as [`find_faults`], stage by stage and not judged yet.
+/// The same as [`find_faults`], stage by stage and not judged yet. `meet` says whether ranks are taken to meet
+/// in each step.
 pub(crate) fn find_in_stages(
     window: &Window,
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
     gates: &Gates,
+    meet: bool,
 ) -> Vec<Fault> {
     if window.ranks.len() < 2 || found.exposed_s < gates.denom_floor_s {
         return Vec::new();
     }
     let mut candidates: Vec<Candidate> = (0..found.stages.len())
-        .flat_map(|slot| stage_candidates(lateness, StageSlot(slot)))
+        .flat_map(|slot| stage_candidates(lateness, StageSlot(slot), meet))
         // A fix saves no more than the lateness: what is dropped here could not have cost more.
         .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
         .collect();
@@ -106,7 +109,7 @@ pub(crate) fn find_in_stages(
 }
 
 /// Splits the lateness of one stage into groups of ranks that are late together.
-fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> {
+fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot, meet: bool) -> Vec<Candidate> {
     let ranks = lateness.ranks();
     let mut rows_of: Vec<BTreeSet<StepRow>> = vec![BTreeSet::new(); ranks];
     let mut late_s = vec![0.0; ranks];
@@ -124,7 +127,7 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
         .filter(|rank| late_s[*rank] > 0.0)
         .map(RankColumn)
         .collect();
-    let mut found = Vec::new();
+    let (mut found, mut rotating) = (Vec::new(), None);
     // Of equals the lowest rank, so that a window always gives the same answer.
     while let Some(&worst) = left
         .iter()
@@ -160,14 +163,17 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
             && total_s - group_s >= ROTATING_OUTSIDE_SHARE * total_s
             && lateness.turns(slot, &struck) >= ROTATING_TURNS
         {
-            let columns = left;
-            return vec![Candidate {
+            rotating = Some(Candidate {
                 slot,
-                columns,
+                columns: left.clone(),
                 rotating: true,
                 rows: struck,
                 late_s: total_s,
-            }];
+            });
+            // Else one may be late in most steps, and the others wait for it in some.
+            if meet {
+                break;
+            }
         }
         left = left.difference(&columns).copied().collect();
         let rows: BTreeSet<StepRow> = columns
@@ -179,6 +185,14 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot) -> Vec<Candidate> 
         if found.len() >= MAX_FAULTS_PER_STAGE {
             break;
         }
+    }
+    let Some(rotating) = rotating else {
+        return found;
+    };
+    let most = STEADY_SHARE * lateness.rows().len() as f64;
+    found.retain(|candidate| candidate.rows.len() as f64 >= most);
+    if found.is_empty() {
+        found.push(rotating);
     }
     found
 }
@@ -511,6 +525,9 @@ fn place_of(after: MarkKind, ending: Ending, stage: StageId) -> Option<StepPlace
                 Some(StepPlace::BetweenBackwardAndOptimizer)
             }
             (MarkKind::OptimizerEnd, MarkKind::DataBegin) => Some(StepPlace::AfterOptimizer),
+            (MarkKind::OptimizerEnd | MarkKind::BackwardEnd, MarkKind::BackwardBegin) => {
+                Some(StepPlace::BeforeBackward)
+            }
             _ if stage == StageId::OTHER => Some(StepPlace::BetweenStages),
             _ => None,
         },

@@ -14,8 +14,9 @@ const SPREAD_QUANTILES: [f64; 3] = [0.05, 0.25, 0.5];
 
 /// Share of a window's steps in which a rank must be late for single steps not to matter.
 const EVERY_STEP_SHARE: f64 = 0.9;
-/// Steps it takes to tell "in every step" from chance.
-const EVERY_STEP_ROWS: usize = 20;
+/// Chance that noise makes a rank the later one in as many steps, below which it is none. Ours: that of 12
+/// steps of 12.
+const CHANCE: f64 = 2.5e-4;
 
 /// Own work and lateness of every rank in every step of a window.
 pub(crate) struct Lateness<'window> {
@@ -71,7 +72,7 @@ impl<'window> Lateness<'window> {
             // one is not the other's.
             let spread_s = spread_s(&own_s, ranks).min(spread_s(&beside_s, ranks));
             let noise_s = spread_s * settings.noise_factor;
-            let mut steps_late = vec![0; ranks];
+            let mut steps_late = vec![0_usize; ranks];
             for (row, account) in found.steps.iter().enumerate() {
                 let notable_s = gates.notable_s(account.makespan_s);
                 let cells = lateness.cells(StepRow(row), slot);
@@ -87,8 +88,8 @@ impl<'window> Lateness<'window> {
             // Only behind all rows is it known who is late in each, which no noise is.
             let rows = lateness.replays.len();
             for (rank, steps_late) in steps_late.into_iter().enumerate() {
-                let always = rows >= EVERY_STEP_ROWS
-                    && f64::from(steps_late) >= EVERY_STEP_SHARE * rows as f64;
+                let always = steps_late as f64 >= EVERY_STEP_SHARE * rows as f64
+                    && chance(steps_late, rows) <= CHANCE;
                 for row in lateness.rows().filter(|_| !always) {
                     let cell = lateness.cells(row, slot).start + rank;
                     if lateness.late_s[cell] <= noise_s {
@@ -149,6 +150,16 @@ impl<'window> Lateness<'window> {
     }
 }
 
+/// The chance that noise, which is as often positive as not, is positive in so many of some steps or in more.
+fn chance(late: usize, steps: usize) -> f64 {
+    let (mut ways, mut chance) = (0.5_f64.powf(steps as f64), 0.0);
+    for missed in 0..=steps.saturating_sub(late) {
+        chance += ways;
+        ways *= steps.saturating_sub(missed) as f64 / (missed + 1) as f64;
+    }
+    chance
+}
+
 /// The median over the ranks of how far the times of each scatter, `[row][rank]`.
 fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
     let mut times = Vec::with_capacity(rows_s.len());
@@ -177,4 +188,17 @@ pub(crate) fn beside_others(values: &[f64]) -> Vec<f64> {
         .zip(medians)
         .map(|(value, median)| value - median)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_makes_nobody_late_in_all_of_twelve_steps() {
+        assert!((chance(1, 2) - 0.75).abs() < 1e-12);
+        let is_noise = |late, steps| chance(late, steps) > CHANCE;
+        assert!(!is_noise(12, 12) && !is_noise(18, 20) && !is_noise(5000, 5000));
+        assert!(is_noise(11, 11) && is_noise(13, 14) && is_noise(0, 0));
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use model::Pace;
 
 /// Share of steps since the first strike from which a fault is steady.
-const STEADY_SHARE: f64 = 0.6;
+pub(crate) const STEADY_SHARE: f64 = 0.6;
 /// Strikes from which a fixed distance is believed.
 const PERIODIC_STRIKES: usize = 4;
 /// Share of the distances that must be equal.

@@ -6,6 +6,7 @@ use model::{Block, Growth, RankColumn, StageId, Window, median};
 
 use crate::fault::recharge;
 use crate::lateness::beside_others;
+use crate::pace::STEADY_SHARE;
 use crate::read_backs::may_read_back;
 use crate::{Fault, FaultKind, IncidentSettings};
 
@@ -21,8 +22,6 @@ const QUICKER_SHARE: f64 = 2e-3;
 /// Standard error of the median of so many values, times the root of their number, over their median
 /// deviation: of the normal distribution.
 const MEDIAN_ERROR: f64 = 1.86;
-/// Share of the steps that a fault must strike to count in all of them.
-const STEADY_SHARE: f64 = 0.6;
 
 /// Steps of a window by what each rank takes in each segment.
 struct Cycle<'window> {

@@ -11,7 +11,7 @@ use crate::costs::share_out;
 use crate::fault::{OTHER_SIZE_RATIO, Stretch, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
 use crate::onset::onset;
-use crate::pace::{Seen, pace_of};
+use crate::pace::{STEADY_SHARE, Seen, pace_of};
 use crate::struck::strikes_row;
 use crate::{Fault, FaultKind, IncidentSettings};
 
@@ -24,8 +24,6 @@ const AHEAD_SHARE: f64 = 0.05;
 /// Times the run-ahead by which a host must be late now and then for its device to be late, too,
 /// without being seen. Ours: what is queued differs from step to step.
 const BEYOND_RATIO: f64 = 2.0;
-/// Share of sampled steps that a fault must strike to strike those between them as well.
-const STEADY_SHARE: f64 = 0.6;
 /// Share of what ranks take longer now and then that others must be late by in each step for the
 /// former to be a wait for the latter. Ours: all of it, but for what was not sampled.
 const WAITED_SHARE: f64 = 0.6;
@@ -182,7 +180,8 @@ impl DeviceAccount {
     ) -> Vec<Fault> {
         let Self { sampled, found, .. } = self;
         let lateness = Lateness::of_window(&sampled.window, found, gates, settings);
-        let mut faults = find_in_stages(&sampled.window, found, &lateness, gates);
+        let meet = sampled.window.meeting != Meeting::Unseen;
+        let mut faults = find_in_stages(&sampled.window, found, &lateness, gates, meet);
         self.take_sides(&mut faults, &lateness);
         // A host and a device that are both slow are two faults of one rank.
         let mut faults = join_stages(faults);

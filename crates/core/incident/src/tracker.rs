@@ -6,7 +6,7 @@ use frontier::{Gates, WindowFrontier, localise};
 use model::{
     Action, Claim, Cost, Fact, Finding, IncidentKind, JobContext, Label, LateRanks, LateStage,
     Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames,
-    StepPart, StepSpan, Subject, Window,
+    StepPart, StepPlace, StepSpan, Subject, Window,
 };
 
 use crate::cause::common_causes;
@@ -697,7 +697,11 @@ impl Track {
 
     fn actions(&self, names: &StageNames) -> Vec<Action> {
         let Fault {
-            kind, stage, side, ..
+            kind,
+            stage,
+            side,
+            place,
+            ..
         } = &self.fault;
         let ranks = self.fault.ranks.clone();
         let first = match kind {
@@ -711,7 +715,10 @@ impl Track {
             FaultKind::LateRanks if *side == Some(Side::Device) => Action::CompareDevices { ranks },
             FaultKind::LateRanks => Action::LookAtStage {
                 ranks,
-                part: step_part(*stage, names),
+                part: match place {
+                    Some(StepPlace::BeforeBackward) => StepPart::BeforeBackward,
+                    _ => step_part(*stage, names),
+                },
             },
         };
         let period = match self.pace {
@@ -724,7 +731,8 @@ impl Track {
 
 pub(crate) fn step_part(stage: StageId, names: &StageNames) -> StepPart {
     match stage {
-        StageId::DATA | StageId::DATA_GAP => StepPart::Loader,
+        StageId::DATA => StepPart::Loader,
+        StageId::DATA_GAP => StepPart::BetweenPasses,
         StageId::FORWARD => StepPart::Forward,
         StageId::BACKWARD => StepPart::Backward,
         StageId::CALLBACKS => StepPart::Callbacks,

@@ -93,8 +93,12 @@ pub enum Action {
 pub enum StepPart {
     /// The data loader.
     Loader,
+    /// What happens before the forward pass of a loop without a loader.
+    BetweenPasses,
     /// The forward pass.
     Forward,
+    /// The forward pass and what happens before it, where no mark divides them.
+    BeforeBackward,
     /// The backward pass.
     Backward,
     /// What happens between steps.

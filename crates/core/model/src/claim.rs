@@ -146,6 +146,9 @@ pub enum StepPlace {
     BetweenBackwardAndOptimizer,
     /// Between the optimizer and the next batch.
     AfterOptimizer,
+    /// Between the optimizer, or the pass of the batch before, and the backward pass: no mark shows where
+    /// the forward pass begins.
+    BeforeBackward,
     /// Between two other stages.
     BetweenStages,
 }

@@ -172,6 +172,17 @@ fn stage(ranks: &[u32], part: &StepPart) -> String {
         StepPart::Loader => {
             format!("look at {whose} data loader: storage, decoding, worker processes, CPU cores")
         }
+        StepPart::BetweenPasses => format!(
+            "look at what only {} {} before the forward pass: batches, logging, checkpoints",
+            who(ranks),
+            of(ranks, "does", "do")
+        ),
+        StepPart::BeforeBackward => format!(
+            "look at what only {} {} from the optimizer on, or from the batch before: batches, logging, \
+             the forward pass; `laggard.stage(\"name\")` tells them apart",
+            who(ranks),
+            of(ranks, "does", "do")
+        ),
         StepPart::Forward => format!(
             "compare {whose} device clocks, CPU cores and input sizes with its peers' and \
              profile its forward pass"
@@ -281,7 +292,9 @@ mod tests {
     fn advice_about_stages_is_documented() {
         for part in [
             StepPart::Loader,
+            StepPart::BetweenPasses,
             StepPart::Forward,
+            StepPart::BeforeBackward,
             StepPart::Backward,
             StepPart::Callbacks,
             StepPart::Optimizer,

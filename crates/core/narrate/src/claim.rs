@@ -208,6 +208,7 @@ fn place_words(place: Option<&StepPlace>) -> String {
             ", between backward and optimizer".to_owned()
         }
         Some(StepPlace::AfterOptimizer) => ", between optimizer and the next batch".to_owned(),
+        Some(StepPlace::BeforeBackward) => ", anywhere before backward".to_owned(),
         Some(StepPlace::BetweenStages) => ", between two stages".to_owned(),
     }
 }

@@ -1,3 +1,4 @@
+use frontier::{Baseline, analyse};
 use model::{Block, Sync};
 
 use super::*;
@@ -85,6 +86,27 @@ fn who_is_late_in_most_steps_does_not_rotate_with_those_that_wait_for_it() {
         Some(&[1][..]),
         "{faults:#?}"
     );
+}
+
+/// The same with weights that are averaged every third step, and ranks that are not seen to meet.
+#[test]
+fn who_is_late_in_most_steps_is_named_where_ranks_do_not_meet_in_each() {
+    let late_s = |step, rank| match rank {
+        1 => f64::from(u8::from(step % 3 != 2)) * 0.025,
+        _ => f64::from(u8::from(step % 3 == 2)) * (0.070 + rank as f64 * 1e-3),
+    };
+    let window = window(3, 48, |step, rank| 0.02 + late_s(step, rank));
+    let (gates, settings) = (Gates::default(), IncidentSettings::default());
+    let found = analyse(&window, &gates, &Baseline::CohortMedian);
+    let lateness = Lateness::of_window(&window, &found, &gates, &settings);
+    let kinds = |meet| {
+        let faults = find_in_stages(&window, &found, &lateness, &gates, meet).into_iter();
+        faults
+            .map(|fault| (fault.kind, fault.ranks))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(true), [(FaultKind::Rotating, vec![])]);
+    assert_eq!(kinds(false), [(FaultKind::LateRanks, vec![1])]);
 }
 
 /// Of steps that are cut before the optimizer, its stage lies in the one before. Where ranks went

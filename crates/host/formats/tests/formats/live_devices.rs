@@ -283,6 +283,20 @@ fn lateness_that_rotates_where_ranks_call_different_things_is_a_wait() {
 }
 
 #[test]
+fn a_device_that_is_late_in_each_of_twelve_steps_is_slow_though_they_scatter() {
+    let stage = "model.backward_cpu_wall";
+    let text = said_of("experts_device", 0, stage, Side::Device);
+    assert!(text.ends_with("since step 39"), "{text}");
+}
+
+#[test]
+fn who_is_late_in_most_steps_is_named_where_weights_are_averaged_every_four() {
+    let verdict = charged("averaged_host", 1, Side::Host, 18.0..22.0);
+    let text = &only(&verdict).text;
+    assert!(text.contains(", anywhere before backward: "), "{text}");
+}
+
+#[test]
 fn steps_take_no_longer_than_the_slowest_rank_does() {
     let verdict = verdict_on("tensor_loader", |_| true);
     let step_s = verdict.job.exposed_s / verdict.job.analysed_steps as f64;
