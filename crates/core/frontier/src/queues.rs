@@ -500,6 +500,29 @@ mod tests {
         assert!(gain_ms < 1e-6, "{gain_ms}");
     }
 
+    /// Of two ranks the host of one is late in each step, and that of the other in one of ten.
+    #[test]
+    fn who_is_late_once_is_on_time_in_the_other_steps() {
+        let hosts_ms = [[2.0, 2.0, 8.0], [30.0, 2.0, 8.0]];
+        let mut sampled = sampled(&[[2.0, 2.0, 36.0], [30.0, 2.0, 8.0]], &hosts_ms);
+        sampled.host.ahead_s = vec![vec![[0.0; 2]; 2 * 10]];
+        let block = &mut sampled.window.blocks[0];
+        let mut boundaries = block.boundaries.to_vec();
+        boundaries[0].stage = StageId::DATA;
+        block.boundaries = boundaries.into();
+        let late = |rank, rows| Excess {
+            columns: vec![rank],
+            stages: vec![StageId::DATA],
+            side: Some(Side::Host),
+            rows,
+        };
+        let faults = [late(0, vec![3]), late(1, (0..10).collect())];
+        let replay = QueueReplay::of_window(&sampled, &faults).expect("explained");
+        // In that one step nobody shows what the host takes else.
+        let gain_ms = replay.gain_s(&[1]) * 1e3;
+        assert!((gain_ms - 28.0 * 0.9).abs() < 0.5, "{gain_ms}");
+    }
+
     #[test]
     fn a_few_of_many_ranks_are_run_again_and_all_late_ones_of_few() {
         let late = |columns: &[usize]| Excess {

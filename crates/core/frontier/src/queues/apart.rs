@@ -173,7 +173,7 @@ impl Apart {
         faults: &[Excess],
     ) -> Vec<QueueRow> {
         let mut rows = Vec::with_capacity(self.rows.len());
-        for taken in &self.rows {
+        for (taken, step) in self.rows.iter().zip(&block.steps) {
             let mut row = QueueRow {
                 pieces: taken.pieces.clone(),
                 cells: Vec::new(),
@@ -187,10 +187,19 @@ impl Apart {
                 let boundary = piece.boundary;
                 let stage = block.boundaries[boundary].stage;
                 let late = [Side::Host, Side::Device].map(|side| {
-                    columns
-                        .iter()
-                        .map(|column| faults.iter().any(|it| it.is_of(*column, stage, side)))
-                        .collect()
+                    let of = |counts: &dyn Fn(&Excess) -> bool| -> Vec<bool> {
+                        let those: Vec<&Excess> = faults.iter().filter(|it| counts(it)).collect();
+                        let is_late =
+                            |at: &usize| those.iter().any(|it| it.is_of(*at, stage, side));
+                        columns.iter().map(is_late).collect()
+                    };
+                    let late = of(&|_| true);
+                    // If each rank is late there at times, those are on time that are not in this row.
+                    if late.contains(&false) {
+                        late
+                    } else {
+                        of(&|fault| fault.rows.binary_search(step).is_ok())
+                    }
                 });
                 let of_stage = OfStage {
                     known,

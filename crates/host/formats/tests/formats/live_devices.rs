@@ -296,6 +296,12 @@ fn who_is_late_in_most_steps_is_named_where_weights_are_averaged_every_four() {
     assert!(text.contains(", anywhere before backward: "), "{text}");
 }
 
+/// In one step the other one of the two ranks is later.
+#[test]
+fn a_host_that_is_late_in_each_step_is_charged_though_another_one_is_late_once() {
+    charged("prefetched_loader", 1, Side::Host, 27.0..34.0);
+}
+
 #[test]
 fn steps_take_no_longer_than_the_slowest_rank_does() {
     let verdict = verdict_on("tensor_loader", |_| true);
