@@ -2,6 +2,7 @@
 //! run ahead of their devices.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
 use model::{DeviceWindow, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others};
@@ -43,7 +44,8 @@ pub struct DeviceAccount {
 
 /// The steps that a fault stands for which sampled ones show.
 struct Reach {
-    /// How many sampled steps there are since it began.
+    /// How many sampled steps there are since it began, and of these while it went on.
+    since: usize,
     sampled: usize,
     /// How many steps pay for it.
     paying: usize,
@@ -101,6 +103,10 @@ impl Devices<'_> {
     }
 }
 
+/// Sampled steps without it, at least, by which a fault is over, and the chance below which they are none
+/// that it left out. Ours.
+const OVER_ROWS: usize = 2;
+const OVER_CHANCE: f64 = 0.01;
 /// Delays that are remembered. Ours: a job has fewer faults than that.
 const MAX_DELAYS: usize = 64;
 
@@ -283,7 +289,7 @@ impl DeviceAccount {
             .collect();
         if let Some(replay) = replay {
             let sampled = self.found.steps.len();
-            let most = run.iter().map(|at| reached[*at].sampled).max();
+            let most = run.iter().map(|at| reached[*at].since).max();
             // All of them were run already.
             let some = most.filter(|since| *since < sampled);
             let since = some.and_then(|since| {
@@ -313,8 +319,8 @@ impl DeviceAccount {
     }
 
     /// The steps that a fault of the sampled ones stands for. One that goes on once it has struck
-    /// strikes each step since: of those before, more or fewer may be sampled. `is_alone` says that no
-    /// other rank is late there, from which it may have taken over.
+    /// strikes each step since, until it is over: of those before and behind, more or fewer may be sampled.
+    /// `is_alone` says that no other rank is late there, from which it may have taken over.
     fn reach(&self, fault: &Fault, is_alone: bool, steps: &[(u64, f64)]) -> Reach {
         let accounts = &self.found.steps;
         let blocks = &self.sampled.window.blocks;
@@ -325,6 +331,13 @@ impl DeviceAccount {
         let struck = is_struck.iter().filter(|is_struck| **is_struck).count();
         let at = is_struck.iter().position(|is_struck| *is_struck);
         let at = at.unwrap_or_default();
+        let last = is_struck.iter().rposition(|is_struck| *is_struck);
+        let behind = last.map_or(0, |last| last + 1);
+        // Of one that strikes most steps, fewer show that it is over.
+        let missed_share = 1.0 - struck as f64 / (behind.saturating_sub(at) + 1) as f64;
+        let free_rows = accounts.len() - behind;
+        let is_over = free_rows >= OVER_ROWS && missed_share.powf(free_rows as f64) <= OVER_CHANCE;
+        let end = if is_over { behind } else { accounts.len() };
         let since = accounts.len() - at;
         let first = accounts.get(at).map_or(0, |account| account.step);
         let free = at.checked_sub(1).map(|free| accounts[free].step);
@@ -333,6 +346,7 @@ impl DeviceAccount {
         let goes_on = shown.is_some() && is_alone && struck >= GOES_ON && is_steady(since);
         if !is_steady(accounts.len()) && !goes_on {
             return Reach {
+                since: accounts.len(),
                 sampled: accounts.len(),
                 paying: steps.len(),
                 strikes: fault.strikes.clone(),
@@ -344,11 +358,18 @@ impl DeviceAccount {
         // A strike may lie in the step before its row.
         let before = first.saturating_sub(fault.strikes.first().copied().unwrap_or(first));
         let begin = shown.unwrap_or(first).saturating_sub(before);
-        let numbers = || steps.iter().map(|(step, _)| *step);
+        let over = accounts.get(end).map_or(u64::MAX, |free| {
+            (accounts[end - 1].step + 1).midpoint(free.step)
+        });
+        let numbers = |reach: Range<u64>| {
+            let numbers = steps.iter().map(|(step, _)| *step);
+            numbers.filter(move |step| reach.contains(step))
+        };
         Reach {
-            sampled: since,
-            paying: numbers().filter(|step| *step >= paying_from).count(),
-            strikes: numbers().filter(|step| *step >= begin).collect(),
+            since,
+            sampled: end - at,
+            paying: numbers(paying_from..over).count(),
+            strikes: numbers(begin..over.saturating_sub(before)).collect(),
         }
     }
 

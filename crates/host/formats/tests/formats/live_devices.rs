@@ -296,6 +296,20 @@ fn who_is_late_in_most_steps_is_named_where_weights_are_averaged_every_four() {
     assert!(text.contains(", anywhere before backward: "), "{text}");
 }
 
+#[test]
+fn a_fault_is_over_once_sampled_steps_are_without_it() {
+    let verdict = verdict_on("moved_host", |_| true);
+    let [first, second] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    assert!(!first.open && second.open);
+    assert_eq!((&first.subject.ranks[..], first.last_step), (&[0][..], 39));
+    assert_eq!(
+        (&second.subject.ranks[..], second.first_step),
+        (&[1][..], 40)
+    );
+}
+
 /// In one step the other one of the two ranks is later.
 #[test]
 fn a_host_that_is_late_in_each_step_is_charged_though_another_one_is_late_once() {
