@@ -187,19 +187,18 @@ impl Apart {
                 let boundary = piece.boundary;
                 let stage = block.boundaries[boundary].stage;
                 let late = [Side::Host, Side::Device].map(|side| {
-                    let of = |counts: &dyn Fn(&Excess) -> bool| -> Vec<bool> {
-                        let those: Vec<&Excess> = faults.iter().filter(|it| counts(it)).collect();
-                        let is_late =
-                            |at: &usize| those.iter().any(|it| it.is_of(*at, stage, side));
+                    let of = |in_row: bool| -> Vec<bool> {
+                        let counts = |it: &Excess| !in_row || it.rows.binary_search(step).is_ok();
+                        let is_late = |column: &usize| {
+                            faults
+                                .iter()
+                                .any(|it| counts(it) && it.is_of(*column, stage, side))
+                        };
                         columns.iter().map(is_late).collect()
                     };
-                    let late = of(&|_| true);
-                    // If each rank is late there at times, those are on time that are not in this row.
-                    if late.contains(&false) {
-                        late
-                    } else {
-                        of(&|fault| fault.rows.binary_search(step).is_ok())
-                    }
+                    // Where each rank is late at times, those show what is usual that are not in this row.
+                    let late = Some(of(false)).filter(|late| late.contains(&false));
+                    late.unwrap_or_else(|| of(true))
                 });
                 let of_stage = OfStage {
                     known,
