@@ -77,7 +77,8 @@ pub(super) fn awaited_id(record: &str, printed_by: Option<u32>) -> Option<Said> 
 
 pub(super) fn came_to_start(record: &str) -> Option<CameToStart> {
     let after = |word| number(record.split_once(word)?.1);
-    let rank = after("rank: ")?;
+    // As the error has it that ends the wait.
+    let rank = after("rank: ").or_else(|| after("barrier on rank "))?;
     let barrier = after("barrier_key:")?;
     let ranks = after("world_size=")?;
     // Since PyTorch 2.1 it counts the ranks of the group that is made, which later may be some of all.

@@ -532,6 +532,9 @@ fn barriers_of_later_groups_are_no_start() {
     };
     // Since PyTorch 2.1 only those that are in it come.
     assert_eq!(members(&minute(0, "num_workers_joined")), [[0, 1, 2]]);
+    let raised = "[rank0]: torch.distributed.DistStoreError: Timed out initializing process group in store based \
+                  barrier on rank 0, for key: store_based_barrier_key:0 (world_size=2, num_workers_joined=1, error=x)";
+    assert_eq!(members(raised), [[0, 1]]);
     let later = minute(5, "num_workers_joined");
     assert!(WatchdogLog::read(later.as_bytes(), None).unwrap().is_none());
     let barrier = |rank| (rank, 5, "BARRIER".to_owned());
