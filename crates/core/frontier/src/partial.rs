@@ -18,6 +18,13 @@ const HELD_SHARE: f64 = 0.5;
 /// chance.
 const ALONE: u32 = u32::MAX;
 
+/// Whether communicators divide the ranks of a block, beside who [waits](waiting_groups) and who does not.
+pub fn is_divided(block: &Block) -> bool {
+    let first_alone = ALONE.saturating_sub(block.ranks as u32);
+    let mut groups = block.groups.iter().flat_map(|groups| groups.iter());
+    groups.any(|group| (1..=first_alone).contains(group))
+}
+
 /// Who is joined right behind a boundary, if some ranks wait there for the last one of their group to
 /// get there and others do not: of a broadcast along a ring, those behind the late rank wait. Each takes
 /// as much longer there than the quickest as it is early, is never past the next boundary before the

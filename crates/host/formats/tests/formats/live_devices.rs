@@ -296,6 +296,20 @@ fn who_is_late_in_most_steps_is_named_where_weights_are_averaged_every_four() {
     assert!(text.contains(", anywhere before backward: "), "{text}");
 }
 
+/// Either of them alone gains next to nothing.
+#[test]
+fn a_device_that_is_slow_behind_a_late_host_is_next_in_line() {
+    let verdict = verdict_on("host_and_device", |_| true);
+    let [first, second] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    assert_eq!(first.subject.ranks, [2]);
+    let next = "; next in line: rank 1 in callbacks.cpu_wall (25.1 ms a step); ";
+    assert!(first.text.contains(next), "{}", first.text);
+    let found = (&second.subject.ranks[..], second.subject.side);
+    assert_eq!(found, (&[1][..], Some(Side::Device)));
+}
+
 #[test]
 fn a_fault_is_over_once_sampled_steps_are_without_it() {
     let verdict = verdict_on("moved_host", |_| true);
