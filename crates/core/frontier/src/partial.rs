@@ -18,7 +18,7 @@ const HELD_SHARE: f64 = 0.5;
 /// chance.
 const ALONE: u32 = u32::MAX;
 
-/// Whether communicators divide the ranks of a block, beside who [waits](waiting_groups) and who does not.
+/// Whether communicators divide the ranks of a block, and not only who waits and who does not.
 pub fn is_divided(block: &Block) -> bool {
     let first_alone = ALONE.saturating_sub(block.ranks as u32);
     let mut groups = block.groups.iter().flat_map(|groups| groups.iter());
