@@ -57,7 +57,6 @@ pub use baseline::{Baseline, StageBaseline};
 pub use gates::Gates;
 pub use label::{Axes, label};
 pub use localise::{Localisation, localise};
-pub use partial::is_divided;
 pub use peers::{PeerMethod, peer_scores};
 pub use queues::{Excess, QueueReplay};
 pub use replay::{

@@ -14,17 +14,6 @@ const LOSES: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 /// Share of what it takes longer from which its own host is what it waits for.
 const HELD_SHARE: f64 = 0.5;
 
-/// The group of rank 0 where it is alone, of rank 1 one less: numbers that no communicator has but by
-/// chance.
-const ALONE: u32 = u32::MAX;
-
-/// Whether communicators divide the ranks of a block, and not only who waits and who does not.
-pub fn is_divided(block: &Block) -> bool {
-    let first_alone = ALONE.saturating_sub(block.ranks as u32);
-    let mut groups = block.groups.iter().flat_map(|groups| groups.iter());
-    groups.any(|group| (1..=first_alone).contains(group))
-}
-
 /// Who is joined right behind a boundary, if some ranks wait there for the last one of their group to
 /// get there and others do not: of a broadcast along a ring, those behind the late rank wait. Each takes
 /// as much longer there than the quickest as it is early, is never past the next boundary before the
@@ -78,7 +67,7 @@ pub(crate) fn waiting_groups(
     let alone = |rank: usize| is_early[rank] && !waits[rank];
     let joined = (0..ranks).map(|rank| {
         if alone(rank) {
-            ALONE - rank as u32
+            Block::alone(rank)
         } else {
             group_of(groups, at * ranks + rank)
         }
@@ -170,7 +159,7 @@ mod tests {
     fn behind_a_late_rank_of_a_ring_ranks_wait_and_the_first_does_not() {
         let late = |step| 30.0 + varies(step, 7);
         let joined = joined(|step| [0.0, late(step), 0.0, 2.0, 2.0, late(step) + 1.0]);
-        assert_eq!(joined, Some(vec![ALONE, 0, 0]));
+        assert_eq!(joined, Some(vec![Block::alone(0), 0, 0]));
     }
 
     /// Ranks 0 and 1 gather with each other; rank 2 is later than both, and they do not wait for it.

@@ -43,6 +43,11 @@ impl Excess {
             && self.stages.contains(&stage)
             && self.columns.binary_search(&column).is_ok()
     }
+
+    /// Whether it is known to strike a row.
+    fn strikes(&self, row: u64) -> bool {
+        self.rows.binary_search(&row).is_ok()
+    }
 }
 
 /// Sampled steps of a job taken apart into what each host and each device does by itself, so that
@@ -213,7 +218,7 @@ impl QueueReplay {
                 .rows
                 .iter()
                 .zip(&self.steps)
-                .filter(|(_, step)| fault.rows.binary_search(step).is_ok())
+                .filter(|(_, step)| fault.strikes(**step))
                 .map(|(row, _)| row.excess_s(at))
                 .collect();
             let Some(usual_s) = median(&mut struck_s) else {

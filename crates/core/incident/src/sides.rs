@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use frontier::{Excess, Gates, QueueReplay, WindowFrontier, is_divided};
-use model::{DeviceWindow, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others};
+use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
+use model::{
+    Block, DeviceWindow, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others,
+};
 
 use crate::behind::falls_behind;
 use crate::costs::share_out;
@@ -202,7 +204,7 @@ impl DeviceAccount {
     /// of theirs one waits for at a place is not always known, and what costs nothing may be such a wait.
     fn leave_out_hidden(&self, faults: &mut Vec<Fault>) {
         let mut blocks = self.sampled.window.blocks.iter();
-        if !blocks.any(is_divided) {
+        if !blocks.any(Block::is_divided) {
             return;
         }
         let may_wait = |it: &mut Fault| it.hidden && it.side == Some(Side::Device);

@@ -72,7 +72,8 @@ pub struct Boundary {
 pub struct Block {
     /// The boundaries of each step.
     pub boundaries: Arc<[Boundary]>,
-    /// Communicator of each rank at each boundary; `None` if all ranks share each.
+    /// Communicator of each rank at each boundary, or [`Block::alone`] for one that waits for nobody; `None` if
+    /// all ranks share each.
     pub groups: Option<Arc<[u32]>>,
     /// Step numbers, ascending.
     pub steps: Vec<u64>,
@@ -86,6 +87,18 @@ pub struct Block {
 }
 
 impl Block {
+    /// The group of a rank that is alone where others wait for one another: a number that no communicator has
+    /// but by chance.
+    pub fn alone(rank: usize) -> u32 {
+        u32::MAX - rank as u32
+    }
+
+    /// Whether communicators divide the ranks, and not only who waits and who does not.
+    pub fn is_divided(&self) -> bool {
+        let mut groups = self.groups.iter().flat_map(|groups| groups.iter());
+        groups.any(|group| *group != 0 && *group <= Self::alone(self.ranks))
+    }
+
     /// Values of one step: `[boundary][rank]`.
     pub fn row(&self, index: usize) -> &[f64] {
         let size = self.boundaries.len() * self.ranks;

@@ -84,6 +84,11 @@ fn sentence(action: &Action) -> String {
     }
 }
 
+/// "rank 2 does".
+fn who_does(ranks: &[u32]) -> String {
+    format!("{} {}", who(ranks), of(ranks, "does", "do"))
+}
+
 /// Two ends of a slow link: "rank 0 to rank 3".
 pub(crate) fn link(from: &LinkEnd, to: &LinkEnd) -> String {
     format!("{} to {}", link_end(from), link_end(to))
@@ -130,9 +135,8 @@ fn in_pipeline(action: &PipelineAction) -> String {
             who(ranks)
         ),
         PipelineAction::LookBetweenIterations { ranks } => format!(
-            "look at what {} {} between iterations: optimizer, input, logging, checkpoints",
-            who(ranks),
-            of(ranks, "does", "do")
+            "look at what {} between iterations: optimizer, input, logging, checkpoints",
+            who_does(ranks)
         ),
         PipelineAction::GetLogs { ranks } => {
             format!("get the logs of {}", who(ranks))
@@ -173,15 +177,13 @@ fn stage(ranks: &[u32], part: &StepPart) -> String {
             format!("look at {whose} data loader: storage, decoding, worker processes, CPU cores")
         }
         StepPart::BetweenPasses => format!(
-            "look at what only {} {} before the forward pass: batches, logging, checkpoints",
-            who(ranks),
-            of(ranks, "does", "do")
+            "look at what only {} before the forward pass: batches, logging, checkpoints",
+            who_does(ranks)
         ),
         StepPart::BeforeBackward => format!(
-            "look at what only {} {} from the optimizer on, or from the batch before: batches, logging, \
+            "look at what only {} from the optimizer on, or from the batch before: batches, logging, \
              the forward pass; `laggard.stage(\"name\")` tells them apart",
-            who(ranks),
-            of(ranks, "does", "do")
+            who_does(ranks)
         ),
         StepPart::Forward => format!(
             "compare {whose} device clocks, CPU cores and input sizes with its peers' and \
@@ -192,9 +194,8 @@ fn stage(ranks: &[u32], part: &StepPart) -> String {
              hooks only it runs"
         ),
         StepPart::Callbacks => format!(
-            "look at what only {} {} between steps: logging, checkpoints, evaluation",
-            who(ranks),
-            of(ranks, "does", "do")
+            "look at what only {} between steps: logging, checkpoints, evaluation",
+            who_does(ranks)
         ),
         StepPart::Optimizer => {
             format!("look at {whose} optimizer step: state size, offloading, CPU cores")
@@ -227,9 +228,8 @@ fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
         (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
         (None, []) => "look at what it does on every rank; it is on the critical path".to_owned(),
         (None, ranks) => format!(
-            "compare what {} {} in it with {} peers: input, clocks, CPU cores",
-            who(ranks),
-            of(ranks, "does", "do"),
+            "compare what {} in it with {} peers: input, clocks, CPU cores",
+            who_does(ranks),
             its(ranks)
         ),
     }

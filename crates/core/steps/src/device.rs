@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    BlockTime, Cut, DeviceTime, DeviceWindow, Event, HostTimes, Mark, Meeting, RankNs, RankStep,
-    ReadBacks, StageId,
+    Block, BlockTime, Cut, DeviceTime, DeviceWindow, Event, HostTimes, Mark, Meeting, RankNs,
+    RankStep, ReadBacks, StageId,
 };
 
-use self::groups::{is_divided, waits_in_groups_s};
+use self::groups::waits_in_groups_s;
 use self::reads::{Reads, Waits};
 use crate::Segmenter;
 use crate::align::JobStep;
@@ -413,7 +413,7 @@ impl DeviceClock {
         let chosen = choose_device_cut(&steps, held_up, |cut| {
             let window = build_cut(DeliveredSteps::new(None, &device, ranks), ranks, cut)?;
             // On the other clocks only where that is of use.
-            is_divided(&window).then_some(())?;
+            window.blocks.iter().any(Block::is_divided).then_some(())?;
             waits_in_groups_s(&window, &held_s(&sampled, ranks, cut)?)
         });
         let (mut cut, mut meeting) = (chosen.cut, chosen.meeting);

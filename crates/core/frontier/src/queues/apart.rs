@@ -188,7 +188,7 @@ impl Apart {
                 let stage = block.boundaries[boundary].stage;
                 let late = [Side::Host, Side::Device].map(|side| {
                     let of = |in_row: bool| -> Vec<bool> {
-                        let counts = |it: &Excess| !in_row || it.rows.binary_search(step).is_ok();
+                        let counts = |it: &Excess| !in_row || it.strikes(*step);
                         let is_late = |column: &usize| {
                             faults
                                 .iter()

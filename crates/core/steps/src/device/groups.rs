@@ -4,11 +4,6 @@ use std::collections::HashMap;
 
 use model::{Block, Window};
 
-/// Whether ranks issue collectives in different communicators.
-pub(super) fn is_divided(window: &Window) -> bool {
-    window.blocks.iter().any(|block| block.groups.is_some())
-}
-
 /// How long ranks wait for the last one of the communicator in which each issued its last collective, over
 /// all rows, in seconds: in the first segment behind it that ends no sooner than that one gets there, as
 /// far as their hosts do not hold them up there, for `held_s` by block. `None` if all ranks are in the

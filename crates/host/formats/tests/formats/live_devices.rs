@@ -38,6 +38,12 @@ pub(crate) fn only(verdict: &Verdict) -> &Incident {
     incident
 }
 
+/// The incidents of a verdict that has two.
+fn both(verdict: &Verdict) -> &[Incident; 2] {
+    let both = verdict.incidents.as_array();
+    both.unwrap_or_else(|| panic!("{:#?}", verdict.incidents))
+}
+
 /// What is said of a job, which has one incident: of one side of a rank, charged so many milliseconds of each
 /// step.
 fn charged(recording: &str, rank: u32, side: Side, ms: Range<f64>) -> Verdict {
@@ -300,9 +306,7 @@ fn who_is_late_in_most_steps_is_named_where_weights_are_averaged_every_four() {
 #[test]
 fn a_device_that_is_slow_behind_a_late_host_is_next_in_line() {
     let verdict = verdict_on("host_and_device", |_| true);
-    let [first, second] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
+    let [first, second] = both(&verdict);
     assert_eq!(first.subject.ranks, [2]);
     let next = "; next in line: rank 1 in callbacks.cpu_wall (25.1 ms a step); ";
     assert!(first.text.contains(next), "{}", first.text);
@@ -313,9 +317,7 @@ fn a_device_that_is_slow_behind_a_late_host_is_next_in_line() {
 #[test]
 fn a_fault_is_over_once_sampled_steps_are_without_it() {
     let verdict = verdict_on("moved_host", |_| true);
-    let [first, second] = &verdict.incidents[..] else {
-        panic!("{:#?}", verdict.incidents)
-    };
+    let [first, second] = both(&verdict);
     assert!(!first.open && second.open);
     assert_eq!((&first.subject.ranks[..], first.last_step), (&[0][..], 39));
     assert_eq!(
