@@ -259,14 +259,15 @@ def _patch_grad_scaler(torch):
     # A scaler that finds infinities skips the optimizer; the step is one all the same.
     scaler = torch.amp.GradScaler
     original = scaler.step
+    begin, end = _native.OptimizerHook(OPTIMIZER_BEGIN), _native.OptimizerHook(OPTIMIZER_END)
 
     @functools.wraps(original)
     def step(self, optimizer, *args, **kwargs):
-        mark(OPTIMIZER_BEGIN)
+        begin(optimizer, args, kwargs)
         try:
             return original(self, optimizer, *args, **kwargs)
         finally:
-            mark(OPTIMIZER_END)
+            end(optimizer, args, kwargs)
 
     scaler.step = step
 

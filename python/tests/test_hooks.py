@@ -95,6 +95,29 @@ def test_an_optimizer_inside_another_is_part_of_its_step(python):
     assert steps == 30
 
 
+def test_optimizers_in_turn_without_a_loader_are_one_step(python):
+    steps = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard
+            other = optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cpu")
+            for step in range(30):
+                for part in (optimizer, other):
+                    part.zero_grad()
+                    loss = model(torch.randn(1, 4)).sum() * (float("inf") if step % 7 == 3 else 1.0)
+                    scaler.scale(loss).backward()
+                    scaler.step(part)
+                    scaler.update()
+            print(json.dumps(laggard.summary()["job"]["steps"]))
+            """
+        )
+    )
+    # That there are two is known when the first one runs again.
+    assert steps == 31
+
+
 def test_what_comes_before_the_forward_pass_of_data_parallel_is_a_gap(python):
     stages = python(
         LOOP

@@ -125,7 +125,7 @@ impl OptimizerHook {
         Self { kind, become_rank }
     }
 
-    /// PyTorch passes optimizer, args and kwargs; none is looked at, so none is unpacked.
+    /// PyTorch passes optimizer, args and kwargs; of the first, only which it is counts.
     #[pyo3(signature = (*of_pytorch))]
     fn __call__(&self, of_pytorch: &Bound<'_, PyTuple>) {
         if let Some(become_rank) = &self.become_rank
@@ -134,7 +134,13 @@ impl OptimizerHook {
             // It reports its own faults and must not stop the optimizer.
             drop(become_rank.call0(of_pytorch.py()));
         }
-        with_probe(|probe| probe.hook(self.kind));
+        let optimizer = of_pytorch.get_borrowed_item(0);
+        with_probe(|probe| {
+            probe.optimizer(
+                self.kind,
+                optimizer.map_or(0, |which| which.as_ptr() as usize),
+            );
+        });
     }
 }
 

@@ -47,6 +47,8 @@ struct LoopState {
     counter: Cell<StepCounter>,
     backward_depth: Cell<u32>,
     optimizer_depth: Cell<u32>,
+    /// Which optimizer has run, 0 for one that has no number.
+    optimizer: Cell<usize>,
     /// The explicit stage that is open.
     open_stage: Cell<Option<u16>>,
     /// Explicit stages entered inside it, which are not recorded.
@@ -97,6 +99,16 @@ impl Probe {
     /// What the loop thread keeps to itself, `None` on any other thread.
     fn of_loop(&self) -> Option<&LoopState> {
         self.is_loop_thread().then_some(&self.of_loop)
+    }
+
+    /// Takes note that an optimizer begins or ends to run; `which` is the same for each of its runs.
+    pub(crate) fn optimizer(&self, kind: MarkKind, which: usize) {
+        if let Some(of_loop) = self.of_loop() {
+            // Those of single parameters run inside the backward pass, not all in each step.
+            let counts = of_loop.backward_depth.get() == 0;
+            of_loop.optimizer.set(if counts { which } else { 0 });
+        }
+        self.hook(kind);
     }
 
     /// Takes note of something a hook saw. Hooks on other threads are not about the loop.
@@ -244,7 +256,10 @@ impl Probe {
     fn count(&self, of_loop: &LoopState, kind: MarkKind) -> u32 {
         let mut counter = of_loop.counter.get();
         let before = counter.step();
-        let step = counter.count(kind);
+        let step = match kind {
+            MarkKind::OptimizerEnd => counter.count_optimizer(of_loop.optimizer.get()),
+            _ => counter.count(kind),
+        };
         of_loop.counter.set(counter);
         if step != before {
             self.step.store(step, Relaxed);

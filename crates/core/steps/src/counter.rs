@@ -6,11 +6,16 @@ use model::MarkKind;
 /// a single batch before it began is recognised after this many steps.
 const RUNS_WITHOUT_DATA: u8 = 8;
 
+/// Turns without the optimizer that ends them after which no optimizer is waited for.
+///
+/// Enough for GANs that train their critic several times for each run of the other optimizer.
+const TURNS_UNENDED: u8 = 8;
+
 /// Numbers the steps of one rank, from its own marks alone.
 ///
 /// A step ends where a new batch is asked for after an optimizer ran; in a loop without a
-/// data loader, where the next forward or backward pass begins. Explicit steps override
-/// both. All ranks of a job run the same loop, so they count alike.
+/// data loader, where the next forward or backward pass begins after the last of its optimizers.
+/// Explicit steps override both. All ranks of a job run the same loop, so they count alike.
 /// # Source
 /// PerfTracker (2025): the stream is cut before each D that follows an O.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +27,42 @@ pub struct StepCounter {
     loader: bool,
     runs_without_data: u8,
     explicit: bool,
+    turn: OptimizerTurn,
+}
+
+/// Which optimizer of a loop with several, each after passes of its own, ends a step.
+#[derive(Clone, Copy, Debug, Default)]
+struct OptimizerTurn {
+    /// The optimizer that ran first of all, 0 before.
+    first: usize,
+    /// The one that ran last, 0 for one that has no number.
+    last: usize,
+    /// The one that ran before the first one ran again: it ends the turn.
+    ends: Option<usize>,
+    unended: u8,
+}
+
+impl OptimizerTurn {
+    fn ran(&mut self, optimizer: usize) {
+        if self.first == 0 {
+            self.first = optimizer;
+        } else if optimizer == self.first && self.unended < TURNS_UNENDED {
+            if self.last != self.first {
+                self.ends.get_or_insert(self.last);
+            }
+            if self.ends.is_some_and(|ends| ends != self.last) {
+                self.unended += 1;
+            } else {
+                self.unended = 0;
+            }
+        }
+        self.last = optimizer;
+    }
+
+    fn is_over(&self) -> bool {
+        let ends = self.ends.filter(|_| self.unended < TURNS_UNENDED);
+        self.last == 0 || ends.is_none_or(|ends| ends == self.last)
+    }
 }
 
 impl StepCounter {
@@ -43,10 +84,7 @@ impl StepCounter {
             }
             // Hooks would count a second step inside one that the script names.
             _ if self.explicit => {}
-            MarkKind::OptimizerEnd => {
-                self.after_optimizer = true;
-                self.worked = false;
-            }
+            MarkKind::OptimizerEnd => return self.count_optimizer(0),
             MarkKind::DataBegin => {
                 self.loader = true;
                 self.runs_without_data = 0;
@@ -54,14 +92,15 @@ impl StepCounter {
                     self.advance();
                 }
             }
-            MarkKind::ForwardBegin | MarkKind::BackwardBegin | MarkKind::BlockBegin
-                if self.after_optimizer =>
-            {
-                if !self.loader {
-                    self.advance();
+            MarkKind::ForwardBegin | MarkKind::BackwardBegin | MarkKind::BlockBegin => {
+                let first = !std::mem::replace(&mut self.worked, true);
+                if !self.after_optimizer {
+                } else if !self.loader {
+                    if self.turn.is_over() {
+                        self.advance();
+                    }
                 // Passes that lead to the same run of the optimizer count once.
-                } else if !self.worked {
-                    self.worked = true;
+                } else if first {
                     // Cannot overflow: at the limit `loader` is cleared, and only a batch sets it
                     // again, which resets the count.
                     self.runs_without_data += 1;
@@ -72,6 +111,21 @@ impl StepCounter {
                 }
             }
             _ => {}
+        }
+        self.step
+    }
+
+    /// Takes note that an optimizer has run, and returns the step that it belongs to.
+    ///
+    /// `optimizer` is a number of its own, 0 where it has none.
+    pub fn count_optimizer(&mut self, optimizer: usize) -> u32 {
+        if !self.explicit {
+            // Those that run one after the other after the same pass count once.
+            if self.worked || self.turn.first == 0 {
+                self.turn.ran(optimizer);
+            }
+            self.after_optimizer = true;
+            self.worked = false;
         }
         self.step
     }
@@ -115,6 +169,37 @@ mod tests {
     #[test]
     fn a_loop_without_a_loader_steps_at_each_backward() {
         assert_eq!(steps(&[B, O, B, O, B]), [0, 0, 1, 1, 2]);
+    }
+
+    /// The step after each of `runs`: of an optimizer, after a backward pass of its own unless it
+    /// runs right after the one before.
+    fn steps_of(runs: &str) -> Vec<u32> {
+        let mut counter = StepCounter::default();
+        let run = |word: &str| {
+            let (after, name) = word.strip_prefix('+').map_or((false, word), |n| (true, n));
+            if !after {
+                counter.count(B);
+            }
+            counter.count_optimizer(usize::from(name.as_bytes()[0]))
+        };
+        runs.split(' ').map(run).collect()
+    }
+
+    #[test]
+    fn without_a_loader_several_optimizers_are_one_step() {
+        // The second run of the first one says which is the last.
+        assert_eq!(steps_of("d g d g d g"), [0, 1, 2, 2, 3, 3]);
+        // A critic that is trained three times.
+        assert_eq!(
+            steps_of("d d d g d d d g d d d g"),
+            [0, 1, 2, 3, 4, 4, 4, 4, 5, 5, 5, 5]
+        );
+        // Optimizers of one model, of which one runs now and then.
+        assert_eq!(steps_of("a +b a +b a a a +b"), [0, 0, 1, 1, 2, 3, 4, 4]);
+        // First one model, then another, then the first again.
+        assert_eq!(steps_of("a a b b b"), [0, 1, 2, 3, 4]);
+        let again = "a b a b".to_owned() + &" a".repeat(20);
+        assert_eq!(steps_of(&again).last(), Some(&14));
     }
 
     #[test]
