@@ -157,7 +157,7 @@ mod tests {
             stages: Vec::new(),
             struck_steps: 9,
             lateness_s: 0.1,
-            cost_s: 1.0,
+            gain_alone_s: 1.0,
             stage_share: 0.5,
             stage_gain: 0.5,
             median_lag_s: 0.1,

@@ -80,7 +80,7 @@ fn fact(number: u64) -> Fact {
         stages: Vec::new(),
         struck_steps: number,
         lateness_s: 1.0 / (number + 1) as f64,
-        cost_s: 1.0,
+        gain_alone_s: 1.0,
         stage_share: 0.5,
         stage_gain: 0.5,
         median_lag_s: 0.1,

@@ -335,7 +335,7 @@ impl AcrossRoles {
             }],
             struck_steps: late.strikes.len() as u64,
             lateness_s: late.lateness_s,
-            cost_s: lost_s,
+            gain_alone_s: lost_s,
             stage_share: cost_share,
             stage_gain: cost_share,
             median_lag_s: late.lateness_s,

@@ -56,8 +56,20 @@ struct Candidate {
     /// All that were late for a rotating fault.
     columns: BTreeSet<RankColumn>,
     rotating: bool,
+    in_turn: bool,
     rows: BTreeSet<StepRow>,
     late_s: f64,
+}
+
+/// How lateness that moves from rank to rank is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// As one fault of no rank: ranks meet in each step, so that each is late in turn.
+    Rotate,
+    /// The same unless one is late in most steps: the others may wait for it in some.
+    WaitForOne,
+    /// Each rank by itself: it may be late, or wait for its device and so for another rank.
+    Apart,
 }
 
 /// Finds what ranks of a window did wrong, costliest first, notable or not.
@@ -72,33 +84,33 @@ pub fn find_faults(
     found: &WindowFrontier,
     gates: &Gates,
     settings: &IncidentSettings,
+    turns: Turns,
 ) -> Vec<Fault> {
     let in_stages = find_in_stages(
         window,
         found,
         &Lateness::of_window(window, found, gates, settings),
         gates,
-        true,
+        turns,
     );
     let mut faults = join_stages(in_stages);
     judge_window(&mut faults, found, settings);
     faults
 }
 
-/// The same as [`find_faults`], stage by stage and not judged yet. `meet` says whether ranks are taken to meet
-/// in each step.
+/// The same as [`find_faults`], stage by stage and not judged yet.
 pub(crate) fn find_in_stages(
     window: &Window,
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
     gates: &Gates,
-    meet: bool,
+    turns: Turns,
 ) -> Vec<Fault> {
     if window.ranks.len() < 2 || found.exposed_s < gates.denom_floor_s {
         return Vec::new();
     }
     let mut candidates: Vec<Candidate> = (0..found.stages.len())
-        .flat_map(|slot| stage_candidates(lateness, StageSlot(slot), meet))
+        .flat_map(|slot| stage_candidates(lateness, StageSlot(slot), turns))
         // A fix saves no more than the lateness: what is dropped here could not have cost more.
         .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
         .collect();
@@ -109,7 +121,7 @@ pub(crate) fn find_in_stages(
 }
 
 /// Splits the lateness of one stage into groups of ranks that are late together.
-fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot, meet: bool) -> Vec<Candidate> {
+fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot, turns: Turns) -> Vec<Candidate> {
     let ranks = lateness.ranks();
     let mut rows_of: Vec<BTreeSet<StepRow>> = vec![BTreeSet::new(); ranks];
     let mut late_s = vec![0.0; ranks];
@@ -167,11 +179,11 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot, meet: bool) -> Vec
                 slot,
                 columns: left.clone(),
                 rotating: true,
+                in_turn: true,
                 rows: struck,
                 late_s: total_s,
             });
-            // Else one may be late in most steps, and the others wait for it in some.
-            if meet {
+            if turns == Turns::Rotate {
                 break;
             }
         }
@@ -189,6 +201,12 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot, meet: bool) -> Vec
     let Some(rotating) = rotating else {
         return found;
     };
+    if turns == Turns::Apart {
+        found
+            .iter_mut()
+            .for_each(|candidate| candidate.in_turn = true);
+        return found;
+    }
     let most = STEADY_SHARE * lateness.rows().len() as f64;
     found.retain(|candidate| candidate.rows.len() as f64 >= most);
     if found.is_empty() {
@@ -229,6 +247,7 @@ fn by_size(
             slot,
             columns: columns.clone(),
             rotating: false,
+            in_turn: false,
             rows,
             late_s,
         });
@@ -464,6 +483,7 @@ fn describe(
         victims: Ranks::default(),
         hides: Vec::new(),
         hidden: false,
+        in_turn: candidate.in_turn,
         notable: false,
     }
 }

@@ -59,7 +59,7 @@ pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks};
 pub use connection::link_slowed;
 pub use death::{death, failures};
 pub use device::{devices, gpus_in_standstill};
-pub use fault::{Fault, FaultKind, Hidden, LateShare, find_faults};
+pub use fault::{Fault, FaultKind, Hidden, LateShare, Turns, find_faults};
 pub use function::function;
 pub use hang::{folded, hang};
 pub use host::{cores, cpu_quota, too_few_cores, without_core};

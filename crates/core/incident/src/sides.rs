@@ -11,7 +11,7 @@ use model::{
 
 use crate::behind::falls_behind;
 use crate::costs::share_out;
-use crate::fault::{OTHER_SIZE_RATIO, Stretch, charge, find_in_stages, join_stages, judge};
+use crate::fault::{OTHER_SIZE_RATIO, Stretch, Turns, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
 use crate::onset::onset;
 use crate::pace::{STEADY_SHARE, Seen, pace_of};
@@ -83,6 +83,15 @@ pub enum Devices<'account> {
 }
 
 impl Devices<'_> {
+    /// How lateness that moves over the hosts of a window is taken. Where they run ahead it may cost
+    /// nothing; if it does, devices show it.
+    pub(crate) fn turns(self, window: &Window) -> Turns {
+        match self.run_ahead_s(window) {
+            Some(_) => Turns::Apart,
+            None => Turns::Rotate,
+        }
+    }
+
     /// How far hosts may be ahead of their devices, if they are so far that it matters, or do not wait for
     /// one another: then they wait at full queues, and may look late for that.
     fn run_ahead_s(self, window: &Window) -> Option<f64> {
@@ -188,8 +197,11 @@ impl DeviceAccount {
     ) -> Vec<Fault> {
         let Self { sampled, found, .. } = self;
         let lateness = Lateness::of_window(&sampled.window, found, gates, settings);
-        let meet = sampled.window.meeting != Meeting::Unseen;
-        let mut faults = find_in_stages(&sampled.window, found, &lateness, gates, meet);
+        let turns = match sampled.window.meeting {
+            Meeting::Unseen => Turns::WaitForOne,
+            Meeting::Issued | Meeting::Seen => Turns::Rotate,
+        };
+        let mut faults = find_in_stages(&sampled.window, found, &lateness, gates, turns);
         self.take_sides(&mut faults, &lateness);
         // A host and a device that are both slow are two faults of one rank.
         let mut faults = join_stages(faults);
@@ -458,7 +470,7 @@ impl DeviceAccount {
 /// # Source
 /// Ours: docs/math/device.md.
 pub(crate) fn settle(
-    mut faults: Vec<Fault>,
+    faults: Vec<Fault>,
     window: &Window,
     devices: Devices<'_>,
     delays: &mut SampledDelays,
@@ -472,9 +484,6 @@ pub(crate) fn settle(
     let seen: Seen = stretch.numbers().collect();
     let last_step = stretch.numbers().last().unwrap_or_default();
     let is_steady = |fault: &Fault| pace_of(&fault.strikes, &seen, last_step) == Pace::Steady;
-    // Lateness that moves over hosts may cost nothing where they run ahead. If it does, devices
-    // show it.
-    faults.retain(|fault| fault.kind == FaultKind::LateRanks);
     let (steady, mut faults): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_steady);
     let account = match devices {
         Devices::Accounted(account) => Some(account),
@@ -500,7 +509,7 @@ pub(crate) fn settle(
         let is_beyond = fault.lateness_s >= BEYOND_RATIO * run_ahead_s;
         let waits = devices.are_read_in(fault.stage)
             || (window.calls_differ() && fault.stage != StageId::DATA);
-        let unseen = is_beyond && !waits;
+        let unseen = is_beyond && !waits && !fault.in_turn;
         let kept = delays
             .kept(fault)
             .or(unseen.then_some(left_s / fault.lateness_s))

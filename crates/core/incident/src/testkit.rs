@@ -3,6 +3,7 @@
 use frontier::{Baseline, Gates, WindowFrontier, analyse};
 use model::{Block, Boundary, Ending, MarkKind, StageId, Sync, Window};
 
+use crate::fault::Turns;
 use crate::{Fault, IncidentSettings, find_faults};
 
 /// Steps of ranks that meet nowhere, by the stage and a mark of each segment.
@@ -35,7 +36,7 @@ pub(crate) fn faults_of(
 ) -> Vec<Fault> {
     let (gates, settings) = (Gates::default(), IncidentSettings::default());
     let found = analyse(window, &gates, &Baseline::CohortMedian);
-    let mut faults = find_faults(window, &found, &gates, &settings);
+    let mut faults = find_faults(window, &found, &gates, &settings, Turns::Rotate);
     charge(&mut faults, &found, &settings);
     faults
 }

@@ -204,7 +204,7 @@ impl Tracker {
         group: &mut Group,
     ) -> Vec<Fault> {
         let (gates, settings) = (&self.gates, &self.settings);
-        let mut late = find_faults(window, found, gates, settings);
+        let mut late = find_faults(window, found, gates, settings, devices.turns(window));
         let is_blind = window.runs_ahead && matches!(devices, Devices::Unseen);
         // Read-backs that are seen bound the cost. Without them it follows from full queues, or
         // from what struck steps take longer.
@@ -682,7 +682,7 @@ impl Track {
             stages: self.late_stages(names).collect(),
             struck_steps: self.struck_steps,
             lateness_s: self.lateness_s(),
-            cost_s: self.cost_s,
+            gain_alone_s: self.gain_alone_s,
             stage_share: self.share,
             stage_gain: self.gain,
             median_lag_s: self.lag_s,

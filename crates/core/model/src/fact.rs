@@ -190,8 +190,8 @@ pub struct StageAccount {
     pub struck_steps: u64,
     /// Mean lateness of a struck step, in seconds, in all of them.
     pub lateness_s: f64,
-    /// Exposed seconds it cost.
-    pub cost_s: f64,
+    /// Exposed seconds that fixing it alone saves.
+    pub gain_alone_s: f64,
     /// Share of exposed time that the first stage is charged with.
     pub stage_share: f64,
     /// Share of exposed time that would vanish with the first stage at its baseline.

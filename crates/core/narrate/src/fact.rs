@@ -190,7 +190,7 @@ fn all(account: &StageAccount) -> String {
 }
 
 fn own_work(account: &StageAccount) -> String {
-    let gain = match duration(account.cost_s) {
+    let gain = match duration(account.gain_alone_s) {
         // A fault behind a later rank may cost nothing: "no faster".
         cost if cost == NOTHING => "no".to_owned(),
         cost => cost,
@@ -342,7 +342,7 @@ mod tests {
             }],
             struck_steps: 1,
             lateness_s: 0.05,
-            cost_s: 0.0,
+            gain_alone_s: 0.0,
             stage_share: 0.5,
             stage_gain: 0.5,
             median_lag_s: 0.05,

@@ -99,14 +99,14 @@ fn who_is_late_in_most_steps_is_named_where_ranks_do_not_meet_in_each() {
     let (gates, settings) = (Gates::default(), IncidentSettings::default());
     let found = analyse(&window, &gates, &Baseline::CohortMedian);
     let lateness = Lateness::of_window(&window, &found, &gates, &settings);
-    let kinds = |meet| {
-        let faults = find_in_stages(&window, &found, &lateness, &gates, meet).into_iter();
+    let kinds = |turns| {
+        let faults = find_in_stages(&window, &found, &lateness, &gates, turns).into_iter();
         faults
             .map(|fault| (fault.kind, fault.ranks))
             .collect::<Vec<_>>()
     };
-    assert_eq!(kinds(true), [(FaultKind::Rotating, vec![])]);
-    assert_eq!(kinds(false), [(FaultKind::LateRanks, vec![1])]);
+    assert_eq!(kinds(Turns::Rotate), [(FaultKind::Rotating, vec![])]);
+    assert_eq!(kinds(Turns::WaitForOne), [(FaultKind::LateRanks, vec![1])]);
 }
 
 /// Of steps that are cut before the optimizer, its stage lies in the one before. Where ranks went

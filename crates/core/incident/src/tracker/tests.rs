@@ -2,6 +2,7 @@ use frontier::{Baseline, analyse};
 use model::{MarkKind, Window};
 
 use super::*;
+use crate::Turns;
 use crate::testkit::block;
 
 /// Steps of 0.1 s of ranks of which one may be late by half of that.
@@ -42,7 +43,7 @@ fn what_a_device_cost_while_it_was_awaited_is_a_share_of_that_time() {
     }
     let last = windows.last_mut().unwrap();
     let found = analysed(last);
-    let of_window = find_faults(last, &found, &gates, &settings).remove(0);
+    let of_window = find_faults(last, &found, &gates, &settings, Turns::Rotate).remove(0);
     // As an account of devices has it, of all steps since the last one.
     let fault = Fault {
         strikes: (0..80).collect(),

@@ -1,5 +1,7 @@
 //! Stages of steps, by the marks of hosts and the times of their devices.
 
+use std::collections::BTreeMap;
+
 use diagnosis::Detector;
 use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
 use incident::{AcrossRoles, DeviceAccount, Devices, Tracker};
@@ -20,7 +22,9 @@ const MAX_AWAITED: u32 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct DeviceSteps {
     pub(crate) clock: DeviceClock,
-    sampled_steps: u64,
+    /// Sampled steps, by the first of the ranks that they were accounted with: the stages of a pipeline
+    /// are accounted apart.
+    sampled: BTreeMap<u32, u64>,
     /// Sampled steps in which hosts run ahead.
     totals: Totals,
     read_backs: ReadBacks,
@@ -96,7 +100,8 @@ impl DeviceSteps {
             join_devices_where_seen(&mut sampled.window, &sampled.host_bound_least_s);
         }
         let found = analyse(&sampled.window, gates, baseline);
-        self.sampled_steps += found.steps.len() as u64;
+        let first = window.ranks.first().copied().unwrap_or_default();
+        *self.sampled.entry(first).or_default() += found.steps.len() as u64;
         self.read_backs += &sampled.read_backs;
         let reads_in = self.read_backs.stages.clone();
         let account = DeviceAccount {
@@ -134,12 +139,13 @@ impl DeviceSteps {
 
     /// Steps that devices were accounted in.
     pub(crate) fn sampled_steps(&self) -> u64 {
-        self.sampled_steps
+        self.sampled.values().copied().max().unwrap_or_default()
     }
 
     /// Where the time of steps went on the devices, if hosts run ahead of them in most sampled ones.
     pub(crate) fn totals(&self) -> Option<&Totals> {
-        (2.0 * self.totals.steps > self.sampled_steps as f64).then_some(&self.totals)
+        let accounted: u64 = self.sampled.values().sum();
+        (2.0 * self.totals.steps > accounted as f64).then_some(&self.totals)
     }
 
     /// Whether ranks call different things in most steps: none of their devices' waits is known.
@@ -210,7 +216,7 @@ impl DeviceSteps {
     pub(crate) fn restart(&mut self) {
         // The verdict counts sampled steps over all starts of a job, as it does steps.
         *self = Self {
-            sampled_steps: self.sampled_steps,
+            sampled: std::mem::take(&mut self.sampled),
             totals: std::mem::take(&mut self.totals),
             ..Self::default()
         };

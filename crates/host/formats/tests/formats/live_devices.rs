@@ -302,6 +302,16 @@ fn who_is_late_in_most_steps_is_named_where_weights_are_averaged_every_four() {
     assert!(text.contains(", anywhere before backward: "), "{text}");
 }
 
+/// Where it pauses the other host waits later, for its device and so for the pauses: as long, in other steps.
+#[test]
+fn three_pauses_behind_read_backs_are_not_taken_for_lateness_that_rotates() {
+    let verdict = verdict_on("logged_pauses", |_| true);
+    let found = only(&verdict);
+    let place = (&found.subject.ranks[..], found.subject.stage.as_deref());
+    assert_eq!(place, (&[0][..], Some("callbacks.cpu_wall")));
+    assert!((0.95..1.55).contains(&found.cost_s), "{}", found.cost_s);
+}
+
 /// Either of them alone gains next to nothing.
 #[test]
 fn a_device_that_is_slow_behind_a_late_host_is_next_in_line() {

@@ -1,6 +1,7 @@
 //! Jobs whose hosts run ahead of their devices: what is said of a fault, beside what the same job
 //! takes without it.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ops::RangeInclusive;
 
@@ -77,9 +78,8 @@ impl Ran {
     /// The same of a fault that strikes some steps, as seconds of each step that the job timed: it may strike
     /// a larger part of those that were analysed.
     fn of_a_step_with(&self, strikes: &Strikes, run_s: f64) -> f64 {
-        let windows = self.verdict.windows.iter();
-        let analysed =
-            windows.flat_map(|window| window.first_step..window.first_step + window.steps);
+        let windows = self.windows().into_iter();
+        let analysed = windows.flat_map(|(first, steps)| first..first + steps);
         // The job counts its steps from 1 on, and a pause behind the optimizer is lateness of the step after.
         let struck = analysed.filter(|step| strikes.is_one(*step)).count();
         let timed = strikes.timed.clone();
@@ -89,13 +89,21 @@ impl Ran {
 
     /// The same of each that a fault from step [`SINCE`] on could strike.
     fn of_a_struck_step(&self, run_s: f64) -> f64 {
-        let windows = self.verdict.windows.iter();
         // The job counts its steps from 1 on.
         let since = |first: u64| SINCE.saturating_sub(1).saturating_sub(first);
+        let windows = self.windows().into_iter();
         let steps: u64 = windows
-            .map(|window| window.steps.saturating_sub(since(window.first_step)))
+            .map(|(first, steps)| steps.saturating_sub(since(first)))
             .sum();
         run_s / steps.max(1) as f64
+    }
+
+    /// First step and steps of each window: the stages of a pipeline have one each.
+    fn windows(&self) -> BTreeMap<u64, u64> {
+        let windows = self.verdict.windows.iter();
+        windows
+            .map(|window| (window.first_step, window.steps))
+            .collect()
     }
 
     /// Incidents that name ranks.
