@@ -202,9 +202,9 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: StageSlot, turns: Turns) -> V
         return found;
     };
     if turns == Turns::Apart {
-        found
-            .iter_mut()
-            .for_each(|candidate| candidate.in_turn = true);
+        for candidate in &mut found {
+            candidate.in_turn = true;
+        }
         return found;
     }
     let most = STEADY_SHARE * lateness.rows().len() as f64;
