@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use self::drift::{Drift, drift};
 use crate::IterationLearner;
-use crate::build::build_windows;
+use crate::build::{RankPlace, build_windows};
 use crate::meeting::OwnClocks;
 
 /// Steps with a new signature that must follow each other before a window closes on it:
@@ -100,11 +100,21 @@ struct PendingStep {
 #[derive(Debug, Default)]
 struct ExpectedRank {
     role: Option<String>,
+    host: Option<String>,
     /// First step the rank has not gone past.
     next: u32,
     gone: bool,
     /// By how much the job's numbers of its steps are larger than its own.
     ahead: u32,
+}
+
+impl ExpectedRank {
+    fn place(&self) -> RankPlace<'_> {
+        RankPlace {
+            role: self.role.as_deref(),
+            host: self.host.as_deref(),
+        }
+    }
 }
 
 /// Puts the steps of all ranks side by side and closes windows over them.
@@ -178,9 +188,15 @@ impl Aligner {
         self.waits_for = None;
     }
 
-    /// Announces a rank that is one of `host_ranks`: those beside it are taken to have its role
+    /// Announces a rank of a host that is one of `host_ranks`: those beside it are taken to have its role
     /// until they say otherwise.
-    pub fn expect_host(&mut self, rank: u32, host_ranks: Range<u32>, role: Option<String>) {
+    pub fn expect_host(
+        &mut self,
+        rank: u32,
+        host: &str,
+        host_ranks: Range<u32>,
+        role: Option<String>,
+    ) {
         // A host says how many ranks it has: a wrong number must not let all steps wait for them.
         let room = MAX_NEIGHBOURS.saturating_sub(self.ranks());
         let peers: Vec<u32> = host_ranks
@@ -192,6 +208,9 @@ impl Aligner {
             self.expect(peer, role.clone());
         }
         self.expect(rank, role);
+        if let Some(expected) = self.expected.get_mut(&rank) {
+            expected.host = Some(host.to_owned());
+        }
     }
 
     /// Whether a rank was announced.
@@ -510,15 +529,14 @@ impl Aligner {
     fn close(&mut self) {
         let steps = mem::take(&mut self.open);
         if steps.len() >= self.settings.min_steps {
-            let roles: BTreeMap<u32, Option<&str>> = self
-                .expected
-                .iter()
-                .map(|(rank, known)| (*rank, known.role.as_deref()))
-                .collect();
+            let expected = self.expected.iter();
+            let places = expected
+                .map(|(rank, known)| (*rank, known.place()))
+                .collect::<BTreeMap<_, _>>();
             let windows = build_windows(
                 self.previous.as_ref(),
                 &steps,
-                &roles,
+                &places,
                 self.world_size,
                 self.settings.published_cut,
                 &mut self.clocks,

@@ -20,26 +20,34 @@ use crate::meeting::{ChosenCut, OwnClocks, choose_cut};
 /// bursts of two batches halve the steps that wait.
 const BURST_SHARE: f64 = 0.2;
 
+/// Where a rank runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankPlace<'aligner> {
+    /// What makes it incomparable with others.
+    pub(crate) role: Option<&'aligner str>,
+    pub(crate) host: Option<&'aligner str>,
+}
+
 /// Builds one window for each group of comparable ranks. `clocks` is what groups showed before.
 pub(crate) fn build_windows(
     previous: Option<&JobStep>,
     steps: &[JobStep],
-    roles: &BTreeMap<u32, Option<&str>>,
+    places: &BTreeMap<u32, RankPlace<'_>>,
     world_size: usize,
     published_cut: bool,
     clocks: &mut BTreeMap<Option<String>, OwnClocks>,
 ) -> Vec<Window> {
-    let unseen_ranks = world_size.saturating_sub(roles.len());
+    let unseen_ranks = world_size.saturating_sub(places.len());
     let mut groups: BTreeMap<Option<&str>, Vec<u32>> = BTreeMap::new();
-    for (rank, role) in roles {
-        groups.entry(*role).or_default().push(*rank);
+    for (rank, place) in places {
+        groups.entry(place.role).or_default().push(*rank);
     }
     groups
         .into_iter()
         .filter_map(|(role, ranks)| {
-            let group_share = ranks.len() as f64 / roles.len() as f64;
+            let group_share = ranks.len() as f64 / places.len() as f64;
             let clocks = clocks.entry(role.map(str::to_owned)).or_default();
-            let window = build(previous, steps, &ranks, published_cut, clocks)?;
+            let window = build(previous, steps, &ranks, places, published_cut, clocks)?;
             Some(Window {
                 unseen_ranks,
                 group_share,
@@ -53,6 +61,7 @@ fn build(
     previous: Option<&JobStep>,
     steps: &[JobStep],
     expected: &[u32],
+    places: &BTreeMap<u32, RankPlace<'_>>,
     published_cut: bool,
     clocks: &mut OwnClocks,
 ) -> Option<Window> {
@@ -77,7 +86,9 @@ fn build(
     let chosen = if published_cut {
         ChosenCut::unmeasured(Cut::Data)
     } else {
-        choose_cut(&steps, clocks)
+        let hosts = ranks.iter().map(|rank| places.get(rank)?.host);
+        let hosts: Vec<Option<&str>> = hosts.collect();
+        choose_cut(&steps, &hosts, clocks)
     };
     let window = build_cut(steps, &ranks, chosen.cut)?;
     Some(Window {

@@ -179,6 +179,12 @@ impl<'steps> RankRow<'steps> {
             .filter(move |segment| issues.counts(segment))
     }
 
+    /// What it took, in seconds.
+    pub(crate) fn took_s(&self) -> f64 {
+        let last = self.segments.last().or(self.carried.last());
+        last.map_or(0.0, |last| last.end.seconds_since(self.start))
+    }
+
     /// Its segments with the seconds that each took.
     pub(crate) fn timed(self) -> Vec<(&'steps Segment, f64)> {
         let mut from = self.start;

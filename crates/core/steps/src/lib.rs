@@ -31,6 +31,7 @@
 mod align;
 mod build;
 mod cells;
+mod clocks;
 mod counter;
 mod device;
 mod iteration;

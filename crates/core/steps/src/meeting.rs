@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use model::{
-    Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankNs, RankStep, lower_median, median,
-};
+use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankStep, lower_median};
 
 use crate::cells::{CellRange, Cells, DeliveredSteps, Issues, rank_rows};
+use crate::clocks::{lags_s, meets_on_hosts};
 
 /// Share of steps in which a stage must hold a collective for the cut to rely on it.
 const REGULAR_SHARE: f64 = 0.8;
@@ -91,21 +90,38 @@ impl OwnClocks {
 ///
 /// The cut is where ranks issue collectives unless the window speaks against it: then it is
 /// the first place behind where most of their lateness is seen to vanish, or else the published
-/// one. A healthy window speaks against nothing.
+/// one. A healthy window speaks against nothing. `hosts` says where each rank runs.
 /// # Source
 /// Ours: docs/math/meetings.md.
-pub(crate) fn choose_cut(steps: &DeliveredSteps<'_>, clocks: &mut OwnClocks) -> ChosenCut {
-    choose_with(steps, clocks, |_| false)
+pub(crate) fn choose_cut(
+    steps: &DeliveredSteps<'_>,
+    hosts: &[Option<&str>],
+    clocks: &mut OwnClocks,
+) -> ChosenCut {
+    let cuts = cuts_behind_issues(steps);
+    let met = meets_on_hosts(&cuts, steps, hosts).map(|cut| {
+        let lags_s = lags_s(cut, steps, hosts.len());
+        let growth = CandidateCut::measured(cut, steps, &lags_s, hosts.len()).growth();
+        (cut, growth)
+    });
+    // Hosts that run ahead may be together where they launch.
+    match met.filter(|(_, waits)| waits.varies_by(VARIES_S) && waits.is_possible()) {
+        Some((cut, waits)) => ChosenCut {
+            waits,
+            ..ChosenCut::unmeasured(cut)
+        },
+        None => choose_with(steps, clocks, issued_cut(&cuts, steps), |_| false),
+    }
 }
 
 /// The same, where the cut at which ranks issue collectives is also taken if it `is_certain`.
 fn choose_with(
     steps: &DeliveredSteps<'_>,
     clocks: &mut OwnClocks,
+    issued: Cut,
     is_certain: impl Fn(&CandidateCut) -> bool,
 ) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
-    let issued = issued_cut(steps, ranks);
     let Cut::After(kind) = issued else {
         return ChosenCut::unmeasured(issued);
     };
@@ -150,13 +166,14 @@ pub(crate) fn choose_device_cut(
 ) -> ChosenCut {
     let ranks = steps.steps.first().map_or(0, |step| step.pieces.len());
     let is_exact = |issued: &CandidateCut| issued.is_exact(ranks);
-    let chosen = choose_with(steps, &mut OwnClocks::default(), is_exact);
+    let mut earlier = cuts_behind_issues(steps);
+    let issued = issued_cut(&earlier, steps);
+    let chosen = choose_with(steps, &mut OwnClocks::default(), issued, is_exact);
     if ranks < 2 {
         return chosen;
     }
     let measured = |cut| CandidateCut::measured(cut, steps, &[], ranks);
     let is_seen = |it: &CandidateCut| it.is_seen(ranks <= FEW_RANKS) && !it.is_unexplained();
-    let mut earlier = cuts_behind_issues(steps);
     earlier.pop();
     let seen = earlier.into_iter().map(measured).filter(is_seen);
     let best = seen.max_by(|one, other| one.met_s().total_cmp(&other.met_s()));
@@ -430,36 +447,6 @@ impl CandidateCut {
     }
 }
 
-/// How much later than usual ranks are at a cut, `[step][rank]` in seconds, each by its own clock;
-/// zero where it is not followed.
-fn lags_s(cut: Cut, steps: &DeliveredSteps<'_>, ranks: usize) -> Vec<f64> {
-    let mut lags_s = vec![0.0; steps.steps.len() * ranks];
-    let mut first: Option<Vec<RankNs>> = None;
-    let mut known = Vec::new();
-    for ((before, step), lags_s) in steps.pairs().zip(lags_s.chunks_exact_mut(ranks)) {
-        let Some(rows) = rank_rows(before, step, cut) else {
-            continue;
-        };
-        let first = first.get_or_insert_with(|| rows.iter().map(|row| row.start).collect());
-        for ((lag_s, row), first) in lags_s.iter_mut().zip(&rows).zip(first) {
-            *lag_s = row.start.seconds_since(*first);
-        }
-        let mean_s = lags_s.iter().sum::<f64>() / ranks as f64;
-        for lag_s in lags_s.iter_mut() {
-            *lag_s -= mean_s;
-        }
-        known.push(lags_s);
-    }
-    for rank in 0..ranks {
-        let mut of_rank: Vec<f64> = known.iter().map(|lags_s| lags_s[rank]).collect();
-        let usual_s = median(&mut of_rank).unwrap_or(0.0);
-        for lags_s in &mut known {
-            lags_s[rank] -= usual_s;
-        }
-    }
-    lags_s
-}
-
 /// Cuts behind the last mark of a kind in the cycle, in order; the last one is the published.
 fn cuts_behind(kind: MarkKind, steps: &DeliveredSteps<'_>) -> Vec<Cut> {
     let mut places: BTreeMap<u8, (MarkKind, usize, usize)> = BTreeMap::new();
@@ -547,16 +534,18 @@ fn is_later(ends_s: &[f64], last_s: f64, late_s: f64) -> bool {
 
 /// Where ranks meet if to issue is to meet: after the last collective that most steps
 /// have, or at the end of backward if none is seen. A loop without either meets nobody knows where.
-fn issued_cut(steps: &DeliveredSteps<'_>, ranks: usize) -> Cut {
+fn issued_cut(behind_issues: &[Cut], steps: &DeliveredSteps<'_>) -> Cut {
+    let meet = steps
+        .steps
+        .first()
+        .is_some_and(|step| step.pieces.len() > 1);
     let goes_back = |piece: &RankStep| {
         let mut segments = piece.segments.iter();
         segments.any(|segment| segment.ending == Ending::Mark(MarkKind::BackwardEnd))
     };
-    match cuts_behind_issues(steps).pop() {
-        Some(cut) => cut,
-        None if ranks > 1 && steps.whole_pieces().any(goes_back) => {
-            Cut::After(MarkKind::BackwardEnd)
-        }
+    match behind_issues.last() {
+        Some(cut) => *cut,
+        None if meet && steps.whole_pieces().any(goes_back) => Cut::After(MarkKind::BackwardEnd),
         None => Cut::Data,
     }
 }
@@ -661,7 +650,7 @@ mod tests {
             let steps = job_steps(&took_ms);
             let ranks: Vec<u32> = (0..).take(took_ms.len()).collect();
             let steps = DeliveredSteps::new(steps.first(), &steps[1..], &ranks);
-            let Cut::After(kind) = issued_cut(&steps, ranks.len()) else {
+            let Cut::After(kind) = issued_cut(&cuts_behind_issues(&steps), &steps) else {
                 return Ok(());
             };
             let all: Vec<CandidateCut> = [Cut::After(kind)]
@@ -671,7 +660,7 @@ mod tests {
                 .collect();
             let among_all = choose_among(&all, ranks.len());
             let among_all = on_own_clocks(among_all, Cut::After(kind), &steps, ranks.len(), &mut OwnClocks::default());
-            let chosen = choose_cut(&steps, &mut OwnClocks::default());
+            let chosen = choose_cut(&steps, &[], &mut OwnClocks::default());
             prop_assert_eq!(format!("{chosen:?}"), format!("{among_all:?}"));
         }
 
@@ -790,6 +779,6 @@ mod tests {
 
     fn choose(steps: &[JobStep], clocks: &mut OwnClocks) -> ChosenCut {
         let steps = DeliveredSteps::new(steps.first(), &steps[1..], &[0, 1, 2]);
-        choose_cut(&steps, clocks)
+        choose_cut(&steps, &[], clocks)
     }
 }

@@ -119,9 +119,9 @@ impl Job {
                 locals,
                 world_size,
             } => {
-                self.placement.place(rank, host);
                 let host_ranks = first_local..first_local.saturating_add(locals);
-                self.aligner.expect_host(rank, host_ranks, role);
+                self.aligner.expect_host(rank, &host, host_ranks, role);
+                self.placement.place(rank, host);
                 self.aligner.set_world_size(world_size);
             }
             Input::Name { rank, name } => {

@@ -19,6 +19,10 @@ const BEHIND_BARRIER_S: f64 = 5e-4;
 /// just as long.
 const ALWAYS_SHARE: f64 = 0.8;
 
+/// Share of the longest wait of a segment from which a later read-back is the one that counts. Ours: what is
+/// read behind one that drained the queue waits for next to nothing.
+const LONG_SHARE: f64 = 0.5;
+
 /// Times that a host was not ahead of which it is known what it takes by itself.
 const OWN_TIMES: usize = 3;
 
@@ -155,12 +159,12 @@ pub(super) struct Reads {
     at: Vec<RankNs>,
     /// What the host last waited for its device for, until it is ahead again.
     drained_by: Option<DrainedBy>,
-    /// Of the segment that is under way, in seconds: what the device has taken so far and up to where
-    /// something was last read back, and what the host has taken since then.
+    /// Of the segment that is under way, in seconds: what the device has taken so far and up to where the
+    /// host began to wait for it, how long it waited, and what the host has taken since then.
     device_s: f64,
     before_s: f64,
+    waited_s: Option<f64>,
     after_s: f64,
-    has_read: bool,
     /// How long the host waits for its device from one mark to the next without reading back.
     waits_s: f64,
 }
@@ -176,9 +180,20 @@ impl Reads {
     /// The host is found to wait for its device up to the next mark, for so long; `at` is the device's
     /// clock.
     pub(super) fn wait(&mut self, waits_s: f64, at: RankNs) {
-        (self.before_s, self.after_s, self.has_read) = (self.device_s, 0.0, true);
+        self.wait_behind(self.device_s, waits_s);
         self.waits_s = waits_s;
         self.begin(DrainedBy::Silent, waits_s, at);
+    }
+
+    /// The host has waited for what its device had done after `before_s`: the last long wait counts.
+    fn wait_behind(&mut self, before_s: f64, waited_s: f64) {
+        if self
+            .waited_s
+            .is_none_or(|known_s| waited_s >= LONG_SHARE * known_s)
+        {
+            (self.before_s, self.after_s) = (before_s, 0.0);
+            self.waited_s = Some(waited_s);
+        }
     }
 
     fn begin(&mut self, by: DrainedBy, host_s: f64, at: RankNs) {
@@ -224,31 +239,31 @@ impl Reads {
     }
 
     /// What the host reads from one mark to the next, in seconds; and at the mark that ends a
-    /// segment, what the host took in it after its last read-back, and the device before.
+    /// segment, what the host took in it after its last long read-back, and the device before.
     pub(super) fn split(&mut self, from: &DevicePoint, to: &DevicePoint) -> [f64; 3] {
         let host_s = to.host.seconds_since(from.host);
+        let before_s = self.device_s;
         self.device_s += to.device.seconds_since(from.device);
-        let reads = matches!(from.mark.event, Event::ReadBackBegin);
         let reading_s = std::mem::take(&mut self.waits_s);
-        match to.mark.event {
-            Event::ReadBackBegin => {
-                (self.before_s, self.after_s, self.has_read) = (self.device_s, 0.0, true);
-                [reading_s, 0.0, 0.0]
+        match (from.mark.event, to.mark.event) {
+            (Event::ReadBackBegin, Event::ReadBackEnd { .. }) => {
+                self.wait_behind(before_s, host_s);
+                [host_s, 0.0, 0.0]
             }
-            Event::ReadBackEnd { .. } if reads => [host_s, 0.0, 0.0],
-            event => {
-                self.after_s += if self.has_read {
-                    host_s - reading_s
-                } else {
-                    0.0
-                };
+            (_, event) => {
+                if self.waited_s.is_some() {
+                    self.after_s += host_s - reading_s;
+                }
+                if event == Event::ReadBackBegin {
+                    return [reading_s, 0.0, 0.0];
+                }
                 // No segment ends at a block: what was read before it still counts.
                 if matches!(event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
                     return [reading_s, 0.0, 0.0];
                 }
                 let [after_s, before_s] = [self.after_s, self.before_s];
                 (self.device_s, self.before_s) = (0.0, 0.0);
-                (self.after_s, self.has_read) = (0.0, false);
+                (self.after_s, self.waited_s) = (0.0, None);
                 [reading_s, after_s, before_s]
             }
         }
