@@ -35,6 +35,8 @@ pub struct Excess {
     pub side: Option<Side>,
     /// Rows in which they do, as the window numbers them, ascending.
     pub rows: Vec<u64>,
+    /// Whether their hosts read back where others do not, and are late for that.
+    pub reads_back: bool,
 }
 
 impl Excess {
@@ -42,6 +44,11 @@ impl Excess {
         self.side.is_none_or(|known| known == side)
             && self.stages.contains(&stage)
             && self.columns.binary_search(&column).is_ok()
+    }
+
+    /// Whether a rank's host is late for what it reads back there.
+    fn reads_back(&self, column: usize) -> bool {
+        self.reads_back && self.columns.binary_search(&column).is_ok()
     }
 
     /// Whether it is known to strike a row.
@@ -116,6 +123,7 @@ impl PieceCell {
         // Two faults may share a cell: without both, the smaller is left.
         self.host_s = self.host_s.min(fixed.host_s);
         self.device_s = self.device_s.min(fixed.device_s);
+        self.reads &= fixed.reads;
     }
 }
 
@@ -213,7 +221,9 @@ impl QueueReplay {
 
     /// Leaves each fault the rows in which it is as large as in those that it is known to strike.
     fn keep_struck(&mut self, faults: &[Excess]) {
-        for (at, fault) in faults.iter().enumerate() {
+        // What is read back adds no work.
+        let sized = faults.iter().enumerate().filter(|(_, it)| !it.reads_back);
+        for (at, fault) in sized {
             let mut struck_s: Vec<f64> = self
                 .rows
                 .iter()
@@ -447,6 +457,7 @@ mod tests {
             stages: vec![StageId::FORWARD],
             side: Some(side),
             rows: (0..10).collect(),
+            reads_back: false,
         };
         let replay = QueueReplay::of_window(sampled, &[fault]).expect("explained");
         assert!(
@@ -520,6 +531,7 @@ mod tests {
             stages: vec![StageId::DATA],
             side: Some(Side::Host),
             rows,
+            reads_back: false,
         };
         let faults = [late(0, vec![3]), late(1, (0..10).collect())];
         let replay = QueueReplay::of_window(&sampled, &faults).expect("explained");
@@ -535,6 +547,7 @@ mod tests {
             stages: Vec::new(),
             side: None,
             rows: Vec::new(),
+            reads_back: false,
         };
         assert_eq!(columns(4, &[late(&[3])]), [0, 1, 2, 3]);
         let some = columns(10_000, &[late(&[4321]), late(&[9999])]);

@@ -291,6 +291,7 @@ fn common(
         victims: window.ranks.iter().copied().collect(),
         hides: Vec::new(),
         hidden: false,
+        reads_back: false,
         in_turn: false,
         notable: true,
     }

@@ -483,6 +483,7 @@ fn describe(
         victims: Ranks::default(),
         hides: Vec::new(),
         hidden: false,
+        reads_back: false,
         in_turn: candidate.in_turn,
         notable: false,
     }

@@ -30,6 +30,9 @@ const BEYOND_RATIO: f64 = 2.0;
 /// Share of what ranks take longer now and then that others must be late by in each step for the
 /// former to be a wait for the latter. Ours: all of it, but for what was not sampled.
 const WAITED_SHARE: f64 = 0.6;
+/// Share of a host's lateness that its own work explains, below which it may be late for what it reads back.
+/// Ours.
+const READS_SHARE: f64 = 0.5;
 /// Strikes from which the same share of the sampled steps since the first is enough: a run of them.
 const GOES_ON: usize = 4;
 
@@ -212,11 +215,16 @@ impl DeviceAccount {
         faults
     }
 
+    /// Whether communicators divide the ranks.
+    fn divides_ranks(&self) -> bool {
+        let mut blocks = self.sampled.window.blocks.iter();
+        blocks.any(Block::is_divided)
+    }
+
     /// Leaves out devices that are slow behind another fault where communicators divide the ranks: which
     /// of theirs one waits for at a place is not always known, and what costs nothing may be such a wait.
     fn leave_out_hidden(&self, faults: &mut Vec<Fault>) {
-        let mut blocks = self.sampled.window.blocks.iter();
-        if !blocks.any(Block::is_divided) {
+        if !self.divides_ranks() {
             return;
         }
         let may_wait = |it: &mut Fault| it.hidden && it.side == Some(Side::Device);
@@ -273,7 +281,7 @@ impl DeviceAccount {
     /// What faults of the sampled steps cost in the steps that these stand for: by the queues of
     /// hosts and devices, where these can be run again.
     fn charge(&self, faults: Vec<Fault>, steps: &[(u64, f64)]) -> Vec<Fault> {
-        let (late, others): (Vec<Fault>, Vec<Fault>) = faults
+        let (mut late, others): (Vec<Fault>, Vec<Fault>) = faults
             .into_iter()
             .partition(|fault| fault.kind == FaultKind::LateRanks);
         let is_alone = |fault: &Fault| {
@@ -284,17 +292,12 @@ impl DeviceAccount {
             .iter()
             .map(|fault| self.reach(fault, is_alone(fault), steps))
             .collect();
-        let excess: Vec<Excess> = late.iter().map(|fault| self.excess(fault)).collect();
-        let replay = if late.is_empty() {
-            None
-        } else {
-            QueueReplay::of_window(&self.sampled, &excess)
-        };
+        let replay = self.run_again(&mut late);
         // A fault may strike only steps that have other boundaries, such as those with a checkpoint.
         let runs = |at: &usize| {
             replay
                 .as_ref()
-                .is_some_and(|it| it.has_most(&excess[*at].rows))
+                .is_some_and(|it| it.has_most(&self.excess(&late[*at]).rows))
         };
         let (run, not_run): (Vec<usize>, Vec<usize>) = (0..late.len()).partition(runs);
         let mut charged: Vec<Fault> = not_run
@@ -332,6 +335,32 @@ impl DeviceAccount {
         charged.into_iter().chain(others).collect()
     }
 
+    /// The sampled steps, with what they would be without each fault. A host whose own work explains less
+    /// than half of what it is late by may be late for what it reads back: so it is if that explains it.
+    fn run_again(&self, faults: &mut [Fault]) -> Option<QueueReplay> {
+        if faults.is_empty() {
+            return None;
+        }
+        let mut excess: Vec<Excess> = faults.iter().map(|fault| self.excess(fault)).collect();
+        let replay = QueueReplay::of_window(&self.sampled, &excess)?;
+        let explains = |replay: &QueueReplay, at: usize, of: &Excess, fault: &Fault| {
+            let struck_share = of.rows.len() as f64 / self.found.steps.len() as f64;
+            replay.gain_s(&[at]) >= READS_SHARE * fault.lateness_s * struck_share
+        };
+        for (at, (of, fault)) in excess.iter_mut().zip(&*faults).enumerate() {
+            of.reads_back = fault.side == Some(Side::Host) && !explains(&replay, at, of, fault);
+        }
+        if !excess.iter().any(|it| it.reads_back) {
+            return Some(replay);
+        }
+        let without = QueueReplay::of_window(&self.sampled, &excess)?;
+        for (at, (of, fault)) in excess.iter_mut().zip(faults).enumerate() {
+            of.reads_back &= explains(&without, at, of, fault);
+            fault.reads_back = of.reads_back;
+        }
+        QueueReplay::of_window(&self.sampled, &excess)
+    }
+
     /// The steps that a fault of the sampled ones stands for. One that goes on once it has struck
     /// strikes each step since, until it is over: of those before and behind, more or fewer may be sampled.
     /// `is_alone` says that no other rank is late there, from which it may have taken over.
@@ -358,12 +387,17 @@ impl DeviceAccount {
         let shown = free.and_then(|free| onset(steps, free, first));
         let is_steady = |of: usize| struck as f64 >= STEADY_SHARE * of as f64;
         let goes_on = shown.is_some() && is_alone && struck >= GOES_ON && is_steady(since);
-        if !is_steady(accounts.len()) && !goes_on {
+        // Of the first steps of a job more are sampled: those behind it stand for others. Where
+        // communicators divide the ranks, what lasts a while may be a wait.
+        let went_on = is_over && struck >= GOES_ON && is_steady(end - at) && !self.divides_ranks();
+        if !is_steady(accounts.len()) && !goes_on && !went_on {
             return Reach {
                 since: accounts.len(),
                 sampled: accounts.len(),
                 paying: steps.len(),
-                strikes: fault.strikes.clone(),
+                strikes: self
+                    .recurring(fault, steps)
+                    .unwrap_or_else(|| fault.strikes.clone()),
             };
         }
         // Anywhere between the two: in the middle, as far as is known.
@@ -387,6 +421,23 @@ impl DeviceAccount {
         }
     }
 
+    /// The steps that a fault strikes which strikes every n-th of those sampled: every n-th of all.
+    fn recurring(&self, fault: &Fault, steps: &[(u64, f64)]) -> Option<Vec<u64>> {
+        let blocks = &self.sampled.window.blocks;
+        let accounts = self.found.steps.iter();
+        let sampled = accounts.map(|it| blocks[it.block].step_of(it.row, fault.stage));
+        let (seen, last) = (sampled.collect(), *fault.strikes.last()?);
+        let Pace::Every { steps: period } = pace_of(&fault.strikes, &seen, last) else {
+            return None;
+        };
+        // One strike may be another fault's.
+        let strikes = || fault.strikes.iter().map(|strike| strike % period);
+        let phase = strikes().max_by_key(|phase| strikes().filter(|it| it == phase).count())?;
+        let since = steps.iter().map(|(step, _)| *step);
+        let since = since.skip_while(|step| *step < fault.strikes[0]);
+        Some(since.filter(|step| step % period == phase).collect())
+    }
+
     /// A fault as the replay of queues takes it.
     fn excess(&self, fault: &Fault) -> Excess {
         let Self { sampled, found, .. } = self;
@@ -403,6 +454,7 @@ impl DeviceAccount {
             stages: fault.stages().map(|it| it.stage).collect(),
             side: fault.side,
             rows: struck.map(|account| account.step).collect(),
+            reads_back: false,
         }
     }
 
@@ -521,7 +573,10 @@ pub(crate) fn settle(
     });
     // A host that is late in each step is late for its device where that has nothing left.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
-        let is_it = |host: &&Fault| host.ranks == fault.ranks && host.is_in(fault.stage);
+        let is_it = |host: &&Fault| {
+            let is_since = host.strikes.first() <= fault.strikes.first();
+            is_since && host.ranks == fault.ranks && host.is_in(fault.stage)
+        };
         if let Some(host) = steady.iter().find(is_it) {
             // The host says in which steps it was late, the device what that cost: spread over all.
             fault.strikes.clone_from(&host.strikes);

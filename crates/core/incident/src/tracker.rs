@@ -701,6 +701,7 @@ impl Track {
             stage,
             side,
             place,
+            reads_back,
             ..
         } = &self.fault;
         let ranks = self.fault.ranks.clone();
@@ -713,6 +714,7 @@ impl Track {
             FaultKind::Degraded => Action::LookAtWhatChanged,
             FaultKind::UnknownRank => Action::RecordArrivals,
             FaultKind::LateRanks if *side == Some(Side::Device) => Action::CompareDevices { ranks },
+            FaultKind::LateRanks if *reads_back => Action::RemoveReadBacks { ranks },
             FaultKind::LateRanks => Action::LookAtStage {
                 ranks,
                 part: match place {

@@ -23,6 +23,11 @@ pub enum Action {
         /// Whose.
         ranks: Vec<u32>,
     },
+    /// Remove what only some ranks read back from their devices.
+    RemoveReadBacks {
+        /// Which.
+        ranks: Vec<u32>,
+    },
     /// Look at a part of the step of some ranks.
     LookAtStage {
         /// Whose; empty for all.

@@ -42,6 +42,11 @@ fn sentence(action: &Action) -> String {
              their peers, and the sizes of their inputs",
             whose(ranks)
         ),
+        Action::RemoveReadBacks { ranks } => format!(
+            "remove what only {} reads back or synchronizes in each step (`.item()`, `.cpu()`): the \
+             other hosts run ahead of their devices, so that these never wait for them",
+            who(ranks)
+        ),
         Action::LookAtStage { ranks, part } => stage(ranks, part),
         Action::LookForPeriod { steps } => {
             format!("look for what happens every {steps} steps")

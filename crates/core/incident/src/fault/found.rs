@@ -90,6 +90,8 @@ pub struct Fault {
     pub hides: Vec<Hidden>,
     /// Whether it is hidden itself: it costs nothing until another one is fixed.
     pub hidden: bool,
+    /// Whether its hosts are late because they read back where others do not.
+    pub reads_back: bool,
     /// Whether others are late in its stage in other steps, for whom it may wait in those that it strikes.
     pub in_turn: bool,
     /// Whether this window alone is reason enough to speak of it.

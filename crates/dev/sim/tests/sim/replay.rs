@@ -51,6 +51,7 @@ fn excess(slow: &Slow, steps: u32) -> Excess {
             Side::Host
         }),
         rows: (0..u64::from(steps)).collect(),
+        reads_back: false,
     }
 }
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use model::{
-    Announcement, Claim, Conclusion, Event, Incident, Input, RankNs, Side, Source, Verdict,
+    Action, Announcement, Claim, Conclusion, Event, Incident, Input, Pace, RankNs, Side, Source,
+    Verdict,
 };
 use verdict::{Job, Settings};
 
@@ -300,6 +301,54 @@ fn who_is_late_in_most_steps_is_named_where_weights_are_averaged_every_four() {
     let verdict = charged("averaged_host", 1, Side::Host, 18.0..22.0);
     let text = &only(&verdict).text;
     assert!(text.contains(", anywhere before backward: "), "{text}");
+}
+
+/// One step of several is sampled: these tell which of the others are struck, too.
+#[test]
+fn a_device_that_is_slow_in_every_third_sampled_step_is_so_in_every_third_step() {
+    let verdict = charged("tasks_device", 1, Side::Device, 11.0..15.0);
+    let found = only(&verdict);
+    assert_eq!(found.pace, Pace::Every { steps: 3 });
+    assert!(found.text.contains(" every 3 steps: "), "{}", found.text);
+}
+
+/// Its host works no longer than the other one does, which runs ahead of its device.
+#[test]
+fn a_host_that_synchronizes_alone_is_late_for_that() {
+    let verdict = charged("synchronizing_host", 1, Side::Host, 24.0..33.0);
+    let ranks = vec![1];
+    assert_eq!(only(&verdict).actions, [Action::RemoveReadBacks { ranks }]);
+}
+
+#[test]
+fn a_slow_start_costs_what_its_steps_do() {
+    let verdict = verdict_on("slow_start", |_| true);
+    let found = only(&verdict);
+    assert_eq!((found.open, &found.subject.ranks[..]), (false, &[1][..]));
+    assert!((14..=16).contains(&found.last_step), "{}", found.text);
+    assert!((0.9..1.4).contains(&found.cost_s), "{}", found.text);
+}
+
+/// The pause lies behind the last collective of the step, in the same segment: the other rank waits for it
+/// in its next backward pass.
+#[test]
+fn a_rank_that_pauses_behind_a_gathered_metric_is_late_and_not_the_one_that_waits() {
+    for (recording, rank, ms) in [
+        ("gathered_metric", 1, 22.0..28.0),
+        ("gathered_pauses", 0, 22.0..30.0),
+    ] {
+        let verdict = verdict_on(recording, |_| true);
+        let found = only(&verdict);
+        let place = (&found.subject.ranks[..], found.subject.stage.as_deref());
+        assert_eq!(
+            place,
+            (&[rank][..], Some("callbacks.cpu_wall")),
+            "{}",
+            found.text
+        );
+        let charged_ms = found.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+        assert!(ms.contains(&charged_ms), "{charged_ms} ms");
+    }
 }
 
 /// Where it pauses the other host waits later, for its device and so for the pauses: as long, in other steps.
