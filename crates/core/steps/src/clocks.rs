@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{Cut, RankNs, median};
 
-use crate::cells::{DeliveredSteps, rank_rows};
+use crate::cells::{DeliveredSteps, RankRow, rank_rows};
 
 /// Share of a step by which ranks of a host must typically be apart at a cut for them not to meet there.
 /// Ours: that of a candidate for a fault.
@@ -62,7 +62,7 @@ impl Apart {
                 .values()
                 .map(|(first, last)| last.seconds_since(*first));
             apart_s += apart.fold(0.0, f64::max);
-            let took_s = rows.iter().map(|row| row.took_s());
+            let took_s = rows.iter().map(RankRow::took_s);
             takes_s += took_s.fold(0.0, f64::max);
         }
         (takes_s > 0.0 && apart_s < takes_s).then(|| Self {
@@ -119,7 +119,7 @@ mod tests {
         let pauses = step(1, 0) + &step(1 + pause_ms, 0).repeat(30);
         let waits = step(1 + ahead_ms, 0) + &step(1, pause_ms).repeat(30);
         let ranks = [pauses, waits].map(|text| steps(&text));
-        let [one, other] = ranks.map(|ranks| ranks.into_iter());
+        let [one, other] = ranks.map(IntoIterator::into_iter);
         let job_steps = one.zip(other).map(|(one, other)| JobStep {
             step: one.step,
             ranks: [(0, one), (1, other)].into(),
