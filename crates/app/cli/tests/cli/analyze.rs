@@ -196,7 +196,7 @@ fn a_fault_hidden_behind_another() {
 
     CRITICAL  rank 2 is late in data.next_wait: 50.0 ms a step, 58 % of exposed step time since step 5; next in line: rank 0 in model.fwd_loss_cpu_wall (45.0 ms a step); fixing the first alone saves 330.7 ms, the second alone nothing, both 3.23 s
       host  vm
-      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 3.23 s faster
+      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 330.7 ms faster
       next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores
 
     INFO  rank 0 is late in model.fwd_loss_cpu_wall: 45.0 ms a step, 0 % of exposed step time since step 5; hidden behind a later rank for now
