@@ -94,13 +94,10 @@ impl StepCounter {
             }
             MarkKind::ForwardBegin | MarkKind::BackwardBegin | MarkKind::BlockBegin => {
                 let first = !std::mem::replace(&mut self.worked, true);
-                if !self.after_optimizer {
-                } else if !self.loader {
-                    if self.turn.is_over() {
-                        self.advance();
-                    }
+                if self.after_optimizer && !self.loader && self.turn.is_over() {
+                    self.advance();
                 // Passes that lead to the same run of the optimizer count once.
-                } else if first {
+                } else if self.after_optimizer && self.loader && first {
                     // Cannot overflow: at the limit `loader` is cleared, and only a batch sets it
                     // again, which resets the count.
                     self.runs_without_data += 1;
