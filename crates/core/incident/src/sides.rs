@@ -573,10 +573,7 @@ pub(crate) fn settle(
     });
     // A host that is late in each step is late for its device where that has nothing left.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
-        let is_it = |host: &&Fault| {
-            let is_since = host.strikes.first() <= fault.strikes.first();
-            is_since && host.ranks == fault.ranks && host.is_in(fault.stage)
-        };
+        let is_it = |host: &&Fault| host.ranks == fault.ranks && host.is_in(fault.stage);
         if let Some(host) = steady.iter().find(is_it) {
             // The host says in which steps it was late, the device what that cost: spread over all.
             fault.strikes.clone_from(&host.strikes);
