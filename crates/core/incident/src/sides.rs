@@ -354,9 +354,15 @@ impl DeviceAccount {
             return Some(replay);
         }
         let without = QueueReplay::of_window(&self.sampled, &excess)?;
-        for (at, (of, fault)) in excess.iter_mut().zip(faults).enumerate() {
-            of.reads_back &= explains(&without, at, of, fault);
+        let mut all = true;
+        let tried = excess.iter_mut().zip(faults).enumerate();
+        for (at, (of, fault)) in tried.filter(|(_, (of, _))| of.reads_back) {
+            of.reads_back = explains(&without, at, of, fault);
             fault.reads_back = of.reads_back;
+            all &= of.reads_back;
+        }
+        if all {
+            return Some(without);
         }
         QueueReplay::of_window(&self.sampled, &excess)
     }

@@ -26,49 +26,38 @@ pub(crate) fn meets_on_hosts(
     let (last, earlier) = cuts
         .split_last()
         .filter(|(_, earlier)| !earlier.is_empty())?;
-    let at_last = Apart::at(*last, steps, hosts)?;
-    if at_last.share <= APART_SHARE {
+    let at_last = apart_share(*last, steps, hosts)?;
+    if at_last <= APART_SHARE {
         return None;
     }
-    let mut earlier = earlier.iter().rev();
     let is_together = |cut: &&Cut| {
-        let at_cut = Apart::at(**cut, steps, hosts);
-        at_cut.is_some_and(|it| it.share <= TOGETHER_SHARE * at_last.share)
+        let at_cut = apart_share(**cut, steps, hosts);
+        at_cut.is_some_and(|share| share <= TOGETHER_SHARE * at_last)
     };
-    earlier.find(is_together).copied()
+    earlier.iter().rfind(is_together).copied()
 }
 
-/// How far ranks of a host are apart at a cut.
-struct Apart {
-    /// The mean over the steps, as a share of what these take.
-    share: f64,
-}
-
-impl Apart {
-    /// `None` if no step shows it. Ranks that are not known to share a host are not apart.
-    fn at(cut: Cut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> Option<Self> {
-        let (mut apart_s, mut takes_s) = (0.0, 0.0);
-        for (before, step) in steps.pairs() {
-            let Some(rows) = rank_rows(before, step, cut) else {
-                continue;
-            };
-            let mut starts: BTreeMap<&str, (RankNs, RankNs)> = BTreeMap::new();
-            for (row, host) in rows.iter().zip(hosts) {
-                let Some(host) = host else { continue };
-                let (first, last) = starts.entry(host).or_insert((row.start, row.start));
-                (*first, *last) = ((*first).min(row.start), (*last).max(row.start));
-            }
-            let apart = starts
-                .values()
-                .map(|(first, last)| last.seconds_since(*first));
-            apart_s += apart.fold(0.0, f64::max);
-            let took_s = rows.iter().map(RankRow::took_s);
-            takes_s += took_s.fold(0.0, f64::max);
+/// How far ranks of a host are apart at a cut: the mean over the steps, as a share of what these take. Ranks
+/// that are not known to share a host are not apart. `None` if no step shows it.
+fn apart_share(cut: Cut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> Option<f64> {
+    let (mut apart_s, mut takes_s) = (0.0, 0.0);
+    for (before, step) in steps.pairs() {
+        let Some(rows) = rank_rows(before, step, cut) else {
+            continue;
+        };
+        let mut starts: BTreeMap<&str, (RankNs, RankNs)> = BTreeMap::new();
+        for (row, host) in rows.iter().zip(hosts) {
+            let Some(host) = host else { continue };
+            let (first, last) = starts.entry(host).or_insert((row.start, row.start));
+            (*first, *last) = ((*first).min(row.start), (*last).max(row.start));
         }
-        (takes_s > 0.0).then(|| Self {
-            share: apart_s / takes_s,
-        })
+        let apart = starts
+            .values()
+            .map(|(first, last)| last.seconds_since(*first));
+        apart_s += apart.fold(0.0, f64::max);
+        takes_s += rows.iter().map(RankRow::took_s).fold(0.0, f64::max);
     }
+    (takes_s > 0.0).then(|| apart_s / takes_s)
 }
 
 /// How much later than usual ranks are at a cut, `[step][rank]` in seconds, each by its own clock;

@@ -215,11 +215,10 @@ impl Apart {
                         if fault.is_of(columns[rank], stage, Side::Device) {
                             without.device_s = cell.device_s.min(levels[1]);
                         }
-                        let reads = |rank: usize| known[rank].reads;
                         if fault.reads_back(columns[rank]) {
-                            let mut others =
-                                (0..known.len()).filter(|it| !fault.reads_back(columns[*it]));
-                            without.reads &= others.any(reads);
+                            let mut all = known.iter().zip(columns);
+                            without.reads &=
+                                all.any(|(it, column)| it.reads && !fault.reads_back(*column));
                         }
                         if without.work_s() < cell.work_s() || without.reads != cell.reads {
                             fixed.push((row.cells.len(), without));
