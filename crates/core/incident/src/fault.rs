@@ -28,6 +28,9 @@ const SAME_LATENESS_SHARE: f64 = 0.3;
 const STRIKES_MIN: u64 = 5;
 /// The same of strikes as long as a stall in steps, however few seconds that is. Ours.
 const STALLS_MIN: u64 = 3;
+/// The same of stalls that must have been seen where only some steps were sampled: so many that all
+/// would come to [`STALLS_MIN`]. Ours.
+const STALLS_SEEN_MIN: u64 = 2;
 /// Strikes from which half of the share is enough that those must cost that come without a pattern:
 /// chance does not strike one rank in one stage as often. Ours.
 const MANY_STRIKES: u64 = 20;
@@ -631,6 +634,7 @@ pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &Incid
             kind: fault.kind,
             pace,
             strikes,
+            lateness_s: fault.lateness_s,
             weight_s,
             exposed_s,
             step_s,
@@ -710,8 +714,10 @@ pub(crate) fn judge_window(
 pub(crate) struct Record {
     pub(crate) kind: FaultKind,
     pub(crate) pace: Pace,
-    /// Steps it struck.
+    /// Steps it was seen to strike.
     pub(crate) strikes: u64,
+    /// Seconds of lateness in one of them.
+    pub(crate) lateness_s: f64,
     /// Exposed seconds it cost, or would.
     pub(crate) weight_s: f64,
     /// Exposed seconds of the job over the same time.
@@ -732,7 +738,10 @@ impl Record {
         let is_long = strike_s >= settings.stall_min_steps * self.step_s;
         let stopped = is_long && strike_s >= settings.stall_min_s;
         let is_often = self.strikes >= STRIKES_MIN;
-        let recurs = is_often || (is_long && self.strikes >= STALLS_MIN);
+        // Where steps are sampled, those that were seen stand for as many as their weight has room for.
+        let stalls = (self.strikes as f64).max(self.weight_s / self.lateness_s);
+        let are_several = self.strikes >= STALLS_SEEN_MIN && stalls >= STALLS_MIN as f64;
+        let recurs = is_often || (is_long && are_several);
         match self.pace {
             Pace::Steady => is_often && share >= settings.steady_share_min,
             // A period takes four strikes, which are no accident either.

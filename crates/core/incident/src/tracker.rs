@@ -356,6 +356,7 @@ impl Tracker {
             kind: track.fault.kind,
             pace: track.pace,
             strikes: track.struck_steps,
+            lateness_s: track.lateness_s(),
             weight_s: track.cost_s,
             exposed_s: track.exposed_s,
             step_s: found.median_step_s(),

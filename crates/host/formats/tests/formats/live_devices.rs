@@ -321,6 +321,12 @@ fn a_host_that_synchronizes_alone_is_late_for_that() {
 }
 
 #[test]
+fn a_device_that_stalls_twice_in_few_sampled_steps_is_named() {
+    let text = said_of("device_stalls", 0, "data.gap", Side::Device);
+    assert!(text.contains("now and then: 300.1 ms"), "{text}");
+}
+
+#[test]
 fn a_slow_start_costs_what_its_steps_do() {
     let verdict = verdict_on("slow_start", |_| true);
     let found = only(&verdict);
@@ -383,6 +389,19 @@ fn a_fault_is_over_once_sampled_steps_are_without_it() {
         (&second.subject.ranks[..], second.first_step),
         (&[1][..], 40)
     );
+}
+
+/// Three of four ranks are late, each in another stage.
+#[test]
+fn a_host_that_waits_for_all_others_where_it_clips_gradients_is_not_named() {
+    let verdict = verdict_on("clipped_gradients", |_| true);
+    let [first, ..] = &verdict.incidents[..] else {
+        panic!("nobody is named")
+    };
+    let place = (&first.subject.ranks[..], first.subject.stage.as_deref());
+    assert_eq!(place, (&[1][..], Some("callbacks.cpu_wall")));
+    let mut named = verdict.incidents.iter().flat_map(|it| &it.subject.ranks);
+    assert!(named.all(|rank| *rank != 3), "{:#?}", verdict.incidents);
 }
 
 /// In one step the other one of the two ranks is later.
