@@ -48,6 +48,23 @@ def test_a_loop_without_loader_has_a_gap_to_blame(run):
 
 
 @matrix
+def test_a_loop_without_an_optimizer_has_steps_where_devices_wait(run):
+    job = forked(JOBS / "no_optimizer.py", ranks=2)
+    outcome = run(job, SLOW_RANK="1", STEPS="70", DELAY="0.03")
+    # Those of the first 16 backward passes count as one.
+    assert outcome.verdict["job"]["steps"] == 55
+    first = outcome.incidents[0]
+    subject = first["subject"]
+    assert (subject["ranks"], subject["side"]) == ([1], "device"), first["text"]
+    assert len(outcome.incidents) == 1, outcome.stderr
+
+    # Hosts that block have no mark behind their last collective.
+    outcome = run(job, SLOW_RANK="1", STEPS="40", DEVICE="cpu")
+    assert outcome.incidents == []
+    assert "no optimizer ran" in outcome.stderr
+
+
+@matrix
 def test_read_ahead_and_accumulation_of_the_trainer(run):
     outcome = run(
         forked(JOBS / "hf_trainer.py", ranks=2), SLOW_RANK="0", STEPS="20", ACCUMULATE="3"

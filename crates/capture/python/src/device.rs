@@ -448,6 +448,19 @@ pub(crate) fn set_accelerator(accelerator: &Bound<'_, PyAny>) {
     drop(ACCELERATOR.set(accelerator.py(), accelerator.clone().unbind()));
 }
 
+/// Whether the script uses a device by now.
+pub(crate) fn uses_device() -> bool {
+    // SAFETY: marks are made by functions that Python calls.
+    let py = unsafe { Python::assume_attached() };
+    let started = ACCELERATOR.get(py).and_then(|accelerator| {
+        let started = accelerator
+            .call_method0(py, intern!(py, "is_started"))
+            .ok()?;
+        started.extract::<Option<bool>>(py).ok()?
+    });
+    started == Some(true)
+}
+
 /// Takes note that the loop begins to read something back from its device; whether this step is
 /// sampled.
 #[pyfunction]

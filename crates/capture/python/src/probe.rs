@@ -16,7 +16,7 @@ use ring::{
 };
 use steps::StepCounter;
 
-use crate::device::DeviceMarks;
+use crate::device::{DeviceMarks, uses_device};
 use crate::profile::Windows;
 
 /// The active probe, null while the process is no rank. A probe is never freed: a thread
@@ -258,6 +258,9 @@ impl Probe {
         let before = counter.step();
         let step = match kind {
             MarkKind::OptimizerEnd => counter.count_optimizer(of_loop.optimizer.get()),
+            MarkKind::BackwardEnd if counter.awaits_optimizer() && uses_device() => {
+                counter.count_pass()
+            }
             _ => counter.count(kind),
         };
         of_loop.counter.set(counter);
@@ -278,9 +281,9 @@ impl Probe {
                 });
             }
         }
+        // An optimizer has run, or many backward passes have: this process trains.
         let proves = matches!(kind, MarkKind::OptimizerEnd | MarkKind::StepEnd);
-        if proves || (step != before && of_loop.proved.get()) {
-            // An optimizer has run: this process trains.
+        if proves || step != before {
             of_loop.proved.set(true);
             // From here on the agent takes the process for a rank and reads its marks.
             self.ring.set_stepped(step);

@@ -25,7 +25,7 @@ const SAME_STEPS_SHARE: f64 = 0.5;
 /// Lateness, relative to the worst rank's, from which ranks share a fault.
 const SAME_LATENESS_SHARE: f64 = 0.3;
 /// Strikes from which a fault is no accident of a step or two. Ours.
-const STRIKES_MIN: u64 = 5;
+pub(crate) const STRIKES_MIN: u64 = 5;
 /// The same of strikes as long as a stall in steps, however few seconds that is. Ours.
 const STALLS_MIN: u64 = 3;
 /// The same of stalls that must have been seen where only some steps were sampled: so many that all

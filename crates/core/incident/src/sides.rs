@@ -151,6 +151,12 @@ fn is_same(one: &Fault, other: &Fault) -> bool {
     one.ranks == other.ranks && one.stage == other.stage
 }
 
+/// Whether two faults are late by about as much.
+fn are_alike(one: &Fault, other: &Fault) -> bool {
+    let ratio = one.lateness_s / other.lateness_s;
+    (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio)
+}
+
 /// Whose lateness is: the host's or the device's, by how much of it the host may have held up its
 /// device for, at least and at most; `None` if that does not tell.
 pub(crate) fn side_of(late_s: f64, [host_least_s, host_most_s]: [f64; 2]) -> Option<Side> {
@@ -552,13 +558,23 @@ pub(crate) fn settle(
     delays.take(&found);
     // Which steps a host struck now and then it knows of all, the device only of those sampled.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
-        let sizes_s = fault.lateness_s / OTHER_SIZE_RATIO..=fault.lateness_s * OTHER_SIZE_RATIO;
         let mut hosts = faults.iter().filter(|_| fault.side == Some(Side::Host));
-        if let Some(host) = hosts.find(|it| is_same(fault, it) && sizes_s.contains(&it.lateness_s))
-        {
+        if let Some(host) = hosts.find(|it| is_same(fault, it) && are_alike(fault, it)) {
             fault.strikes.clone_from(&host.strikes);
         }
     }
+    // Of ranks that are apart for as long as they are together, clocks do not show who falls behind. If
+    // pauses of one were sampled before, and nothing of another rank's ever, the others wait for it.
+    let sampled = faults.iter().filter(|it| delays.kept(it).is_some());
+    let late: BTreeSet<Vec<u32>> = sampled
+        .chain(&steady)
+        .chain(&found)
+        .map(|it| it.ranks.clone())
+        .collect();
+    let is_only = |fault: &Fault| {
+        let is_seen = found.iter().any(|it| is_same(it, fault));
+        late.len() == 1 && late.contains(&fault.ranks) && !is_seen
+    };
     faults.retain_mut(|fault| {
         // The queue takes as much of a strike as its host was ahead. Where something is read back a
         // host waits for its device, and by that for the late ones; ranks that call different things do
@@ -568,10 +584,11 @@ pub(crate) fn settle(
         let waits = devices.are_read_in(fault.stage)
             || (window.calls_differ() && fault.stage != StageId::DATA);
         let unseen = is_beyond && !waits && !fault.in_turn;
-        let kept = delays
-            .kept(fault)
+        let known = delays.kept(fault);
+        let is_known = known.is_some() && is_beyond && is_only(fault);
+        let kept = known
             .or(unseen.then_some(left_s / fault.lateness_s))
-            .filter(|_| falls_behind(fault, window));
+            .filter(|_| is_known || falls_behind(fault, window));
         fault.cost_s *= kept.unwrap_or(0.0);
         fault.gain_alone_s *= kept.unwrap_or(0.0);
         fault.side = Some(Side::Host);
@@ -586,8 +603,13 @@ pub(crate) fn settle(
             fault.lateness_s = fault.cost_s / fault.strikes.len() as f64;
         }
     }
-    // Of what strikes now and then the hosts saw all, of the rest the devices see the truth.
-    found.retain(|one| is_steady(one) || !faults.iter().any(|it| is_same(one, it)));
+    // Of what strikes now and then the hosts saw all, of the rest the devices see the truth. Of two that are
+    // late by different amounts there the one counts of which more was seen.
+    let seen_s = |fault: &Fault| fault.lateness_s * fault.strikes.len() as f64;
+    let is_hosts = |one: &Fault, it: &Fault| {
+        is_same(one, it) && (are_alike(one, it) || seen_s(it) >= seen_s(one))
+    };
+    found.retain(|one| is_steady(one) || !faults.iter().any(|it| is_hosts(one, it)));
     faults.retain(|one| !found.iter().any(|it| is_same(one, it)));
     faults.extend(found);
     judge(&mut faults, stretch, settings);

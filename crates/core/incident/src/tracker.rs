@@ -10,7 +10,7 @@ use model::{
 };
 
 use crate::cause::common_causes;
-use crate::fault::{OTHER_SIZE_RATIO, Record, Stretch};
+use crate::fault::{OTHER_SIZE_RATIO, Record, STRIKES_MIN, Stretch};
 use crate::pace::{Seen, pace_of};
 use crate::queued::charge_queued;
 use crate::read_backs::charge_between;
@@ -69,6 +69,9 @@ struct Track {
     strikes: VecDeque<u64>,
     struck_steps: u64,
     first_step: u64,
+    /// The first step that sampled ones stood for when it was first seen, and the exposed seconds from there
+    /// to the first strike that was seen.
+    sampled_from: Option<(u64, f64)>,
     last_step: u64,
     late_sum_s: f64,
     cost_s: f64,
@@ -324,8 +327,13 @@ impl Tracker {
             let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
             // A fault of devices strikes steps of windows whose devices were awaited, too.
             let exposed_s = group.unaccounted_s(first_step);
-            self.tracks
-                .push(Track::new(self.next_id, &fault, first_step, exposed_s));
+            let mut track = Track::new(self.next_id, &fault, first_step, exposed_s);
+            if fault.side == Some(Side::Device) {
+                let first = group.unaccounted.first();
+                track.sampled_from =
+                    first.map(|(step, _)| (*step, group.unaccounted_s(*step) - exposed_s));
+            }
+            self.tracks.push(track);
             self.next_id += 1;
             self.tracks.len() - 1
         });
@@ -358,7 +366,7 @@ impl Tracker {
             strikes: track.struck_steps,
             lateness_s: track.lateness_s(),
             weight_s: track.cost_s,
-            exposed_s: track.exposed_s,
+            exposed_s: track.since().1,
             step_s: found.median_step_s(),
         };
         record.is_notable(&self.settings)
@@ -439,7 +447,7 @@ impl Tracker {
                 ..Subject::default()
             },
             pace: track.pace,
-            first_step: track.first_step,
+            first_step: track.since().0,
             last_step: track.last_step,
             victims: match kind {
                 FaultKind::Degraded => compared.iter().copied().collect(),
@@ -488,6 +496,7 @@ impl Track {
             strikes: VecDeque::new(),
             struck_steps: 0,
             first_step,
+            sampled_from: None,
             last_step: first_step,
             late_sum_s: 0.0,
             cost_s: 0.0,
@@ -580,9 +589,22 @@ impl Track {
                 .any(|rank| other.compared.contains(rank))
     }
 
+    /// The first step in which it may have struck, and the exposed seconds since: a few strikes without a
+    /// pattern may stand for earlier ones.
+    fn since(&self) -> (u64, f64) {
+        let is_often = self.struck_steps >= STRIKES_MIN;
+        match (self.pace, self.sampled_from) {
+            (Pace::Sporadic, Some((step, before_s))) if !is_often => {
+                (step, self.exposed_s + before_s)
+            }
+            _ => (self.first_step, self.exposed_s),
+        }
+    }
+
     fn cost_share(&self) -> f64 {
-        if self.exposed_s > 0.0 {
-            (self.cost_s / self.exposed_s).min(1.0)
+        let (_, exposed_s) = self.since();
+        if exposed_s > 0.0 {
+            (self.cost_s / exposed_s).min(1.0)
         } else {
             0.0
         }
@@ -620,7 +642,7 @@ impl Track {
         let group = (compared.len() < context.seen.len()).then(|| compared.to_vec());
         let (lateness_s, cost_share) = (self.lateness_s(), self.cost_share());
         let steps = StepSpan {
-            first: self.first_step,
+            first: self.since().0,
             last: self.last_step,
             open,
         };

@@ -23,7 +23,7 @@ pub struct JobContext<'job> {
     /// Whether stages of steps were accounted.
     pub has_stages: bool,
     /// Steps that say nothing of the job, since they were profiled.
-    pub left_out: Option<&'job RangeInclusive<u32>>,
+    pub left_out: &'job [RangeInclusive<u32>],
 }
 
 impl<'job> JobContext<'job> {
@@ -41,7 +41,7 @@ impl<'job> JobContext<'job> {
             counted_once: false,
             exposed_s: 0.0,
             has_stages: false,
-            left_out: None,
+            left_out: &[],
         }
     }
 
@@ -62,6 +62,6 @@ impl<'job> JobContext<'job> {
 
     /// Whether a step says nothing of the job.
     pub fn is_left_out(&self, step: u32) -> bool {
-        self.left_out.is_some_and(|steps| steps.contains(&step))
+        self.left_out.iter().any(|steps| steps.contains(&step))
     }
 }

@@ -141,7 +141,7 @@ pub struct Aligner {
     /// A rank whose steps tell how others number theirs, and the first it had not gone past then.
     behind: Option<(u32, u32)>,
     /// Steps that are left out on every rank.
-    left_out: Option<RangeInclusive<u32>>,
+    left_out: Vec<RangeInclusive<u32>>,
     /// The settled step before the open window.
     previous: Option<JobStep>,
     open: Vec<JobStep>,
@@ -288,30 +288,32 @@ impl Aligner {
     /// Leaves out steps that say nothing of the job, on every rank; they are counted all the
     /// same, and no window reaches over them. Replaces what was left out before.
     pub fn leave_out(&mut self, steps: RangeInclusive<u32>) {
-        self.left_out = Some(steps);
+        self.left_out = vec![steps];
     }
 
-    /// Leaves out more steps, up to this one: where ranks run ahead, what holds one of them up
-    /// reaches the others in later steps.
-    pub fn leave_out_until(&mut self, step: u32) {
-        if let Some(known) = &self.left_out {
-            let steps = *known.start()..=step.max(*known.end());
-            self.pending.retain(|step, _| !steps.contains(step));
-            self.left_out = Some(steps);
-            self.waits_for = None;
+    /// Leaves out more steps, if any are left out.
+    pub fn leave_out_also(&mut self, steps: RangeInclusive<u32>) {
+        let Some(known) = self.left_out.last_mut() else {
+            return;
+        };
+        if *steps.start() <= known.end().saturating_add(1) {
+            *known = *steps.start().min(known.start())..=*steps.end().max(known.end());
+        } else {
+            self.left_out.push(steps);
         }
+        let is_left_out = |step: &u32| self.left_out.iter().any(|steps| steps.contains(step));
+        self.pending.retain(|step, _| !is_left_out(step));
+        self.waits_for = None;
     }
 
-    /// The steps that are left out.
-    pub fn left_out(&self) -> Option<&RangeInclusive<u32>> {
-        self.left_out.as_ref()
+    /// The steps that are left out, ascending.
+    pub fn left_out(&self) -> &[RangeInclusive<u32>] {
+        &self.left_out
     }
 
     /// Whether a step is left out.
     pub fn is_left_out(&self, step: u32) -> bool {
-        self.left_out
-            .as_ref()
-            .is_some_and(|steps| steps.contains(&step))
+        self.left_out.iter().any(|steps| steps.contains(&step))
     }
 
     /// Settles what is there and closes the last window.
@@ -453,13 +455,16 @@ impl Aligner {
     }
 
     fn on_settled(&mut self, step: JobStep) {
-        let left_out = self.left_out.clone().zip(self.settled_until());
-        if let Some((range, last)) = left_out
-            && last < *range.start()
-            && step.step > *range.end()
-        {
-            // Steps that nobody analyses were trained all the same.
-            self.steps += u64::from(range.end() - range.start()) + 1;
+        let last = self.settled_until();
+        let passed = self.left_out.iter().filter(|steps| {
+            last.is_some_and(|last| last < *steps.start()) && step.step > *steps.end()
+        });
+        // Steps that nobody analyses were trained all the same.
+        let passed: u64 = passed
+            .map(|steps| u64::from(steps.end() - steps.start()) + 1)
+            .sum();
+        if passed > 0 {
+            self.steps += passed;
             self.close();
             // No row may reach over steps that are left out.
             self.previous = None;

@@ -6,6 +6,12 @@ use model::MarkKind;
 /// a single batch before it began is recognised after this many steps.
 const RUNS_WITHOUT_DATA: u8 = 8;
 
+/// Backward passes before the first run of an optimizer after which each counts as one: the script updates its
+/// parameters by itself.
+///
+/// Enough for a loop that accumulates gradients of as many batches before it has an optimizer run.
+const PASSES_WITHOUT_OPTIMIZER: u8 = 16;
+
 /// Turns without the optimizer that ends them after which no optimizer is waited for.
 ///
 /// Enough for GANs that train their critic several times for each run of the other optimizer.
@@ -14,8 +20,8 @@ const TURNS_UNENDED: u8 = 8;
 /// Numbers the steps of one rank, from its own marks alone.
 ///
 /// A step ends where a new batch is asked for after an optimizer ran; in a loop without a
-/// data loader, where the next forward or backward pass begins after the last of its optimizers.
-/// Explicit steps override both. All ranks of a job run the same loop, so they count alike.
+/// data loader, where the next forward or backward pass begins after the last of its optimizers. A loop
+/// without an optimizer has one at the end of each backward pass. Explicit steps override all of these. All ranks of a job run the same loop, so they count alike.
 /// # Source
 /// PerfTracker (2025): the stream is cut before each D that follows an O.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +32,9 @@ pub struct StepCounter {
     worked: bool,
     loader: bool,
     runs_without_data: u8,
+    has_optimizer: bool,
+    /// Backward passes without one.
+    passes: u8,
     explicit: bool,
     turn: OptimizerTurn,
 }
@@ -85,6 +94,7 @@ impl StepCounter {
             // Hooks would count a second step inside one that the script names.
             _ if self.explicit => {}
             MarkKind::OptimizerEnd => return self.count_optimizer(0),
+            MarkKind::BackwardEnd => self.after_optimizer |= self.is_without_optimizer(),
             MarkKind::DataBegin => {
                 self.loader = true;
                 self.runs_without_data = 0;
@@ -121,15 +131,36 @@ impl StepCounter {
             if self.worked || self.turn.first == 0 {
                 self.turn.ran(optimizer);
             }
+            self.has_optimizer = true;
             self.after_optimizer = true;
             self.worked = false;
         }
         self.step
     }
 
+    /// Whether it is unknown so far if an optimizer runs in this loop.
+    pub fn awaits_optimizer(&self) -> bool {
+        !self.has_optimizer && !self.is_without_optimizer()
+    }
+
+    /// Takes note of the end of a backward pass before the first run of an optimizer, in a loop whose ranks
+    /// wait for one another on their devices, and returns the step that it belongs to. Hosts that block in
+    /// collectives need marks behind these, of which an optimizer makes the first.
+    pub fn count_pass(&mut self) -> u32 {
+        self.passes = self.passes.saturating_add(1);
+        self.count(MarkKind::BackwardEnd)
+    }
+
+    fn is_without_optimizer(&self) -> bool {
+        !self.has_optimizer && self.passes >= PASSES_WITHOUT_OPTIMIZER
+    }
+
     fn advance(&mut self) {
+        let passes = u32::from(PASSES_WITHOUT_OPTIMIZER);
+        // The first step that counts in a loop without an optimizer stands for the passes before it.
+        let is_first = self.is_without_optimizer() && self.step < passes;
         // This runs in training: a count that wraps is better than a panic.
-        self.step = self.step.wrapping_add(1);
+        self.step = self.step.wrapping_add(if is_first { passes } else { 1 });
         self.after_optimizer = false;
     }
 }
@@ -203,6 +234,31 @@ mod tests {
     fn a_pipeline_steps_at_its_first_block() {
         use MarkKind::BlockBegin as P;
         assert_eq!(steps(&[P, P, B, B, O, P, P, B]), [0, 0, 0, 0, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_loop_without_an_optimizer_steps_at_each_backward() {
+        // The step of each backward pass; an optimizer runs behind the passes of these numbers.
+        let counted = |passes: u32, optimizer_behind: &[u32]| -> Vec<u32> {
+            let mut counter = StepCounter::default();
+            let step_of = |pass: u32| {
+                let step = counter.count(B);
+                if counter.awaits_optimizer() {
+                    counter.count_pass();
+                } else {
+                    counter.count(MarkKind::BackwardEnd);
+                }
+                if optimizer_behind.contains(&pass) {
+                    counter.count(O);
+                }
+                step
+            };
+            (0..passes).map(step_of).collect()
+        };
+        assert_eq!(counted(19, &[])[14..], [0, 0, 16, 17, 18]);
+        // Batches are accumulated before the first run of an optimizer.
+        assert_eq!(counted(18, &[15, 16])[14..], [0, 0, 1, 2]);
+        assert_eq!(counted(40, &[7, 39])[30..], [1; 10]);
     }
 
     #[test]

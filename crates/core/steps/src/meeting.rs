@@ -130,18 +130,15 @@ fn on_one_clock(
     let Cut::After(kind) = issued else {
         return chosen;
     };
-    if chosen.meeting == Meeting::Issued {
+    // Hosts that wait nowhere may be together where they launch.
+    if chosen.meeting != Meeting::Seen {
         return chosen;
     }
     let mut cuts = cuts_behind(kind, steps);
     cuts.retain(|cut| *cut != chosen.cut);
     cuts.push(chosen.cut);
     match meets_on_hosts(&cuts, steps, hosts) {
-        Some(cut) => ChosenCut {
-            cut,
-            meeting: Meeting::Seen,
-            ..chosen
-        },
+        Some(cut) => ChosenCut { cut, ..chosen },
         None => chosen,
     }
 }

@@ -272,8 +272,11 @@ impl Job {
         let moves = self.detectors.collectives.hangs.mark(rank, mark);
         self.announcements.moves_again(moves);
         if matches!(mark.event, Event::ProfilerBegin | Event::ProfilerEnd) {
-            // While a profiler starts or stops a step takes longer, and says nothing of the job.
-            self.aligner.leave_out_until(self.step());
+            // While a profiler starts or stops a step takes longer, and says nothing of the job. Where ranks
+            // run ahead, what holds one of them up reaches the others in later steps.
+            let step = self.aligner.job_step(rank, mark.step);
+            let last = self.step().max(step);
+            self.aligner.leave_out_also(step..=last);
         }
         self.observe(input);
         let stage = self.streams.stage(rank, &mark.event);

@@ -186,23 +186,24 @@ impl Apart {
             {
                 let boundary = piece.boundary;
                 let stage = block.boundaries[boundary].stage;
-                let late = [Side::Host, Side::Device].map(|side| {
-                    let of = |in_row: bool| -> Vec<bool> {
-                        let counts = |it: &Excess| !in_row || it.strikes(*step);
-                        let is_late = |column: &usize| {
-                            faults
-                                .iter()
-                                .any(|it| counts(it) && it.is_of(*column, stage, side))
-                        };
-                        columns.iter().map(is_late).collect()
+                let late_on = |side: Side, in_row: bool| -> Vec<bool> {
+                    let counts = |it: &Excess| !in_row || it.strikes(*step);
+                    let is_late = |column: &usize| {
+                        faults
+                            .iter()
+                            .any(|it| counts(it) && it.is_of(*column, stage, side))
                     };
+                    columns.iter().map(is_late).collect()
+                };
+                let late = [Side::Host, Side::Device].map(|side| {
                     // Where each rank is late at times, those show what is usual that are not in this row.
-                    let late = Some(of(false)).filter(|late| late.contains(&false));
-                    late.unwrap_or_else(|| of(true))
+                    let late = Some(late_on(side, false)).filter(|late| late.contains(&false));
+                    late.unwrap_or_else(|| late_on(side, true))
                 });
                 let of_stage = OfStage {
                     known,
                     late,
+                    slow: late_on(Side::Device, true),
                     is_loader: stage == StageId::DATA,
                 };
                 let (cells, levels) = self.cells(&of_stage, boundary);
@@ -237,6 +238,7 @@ impl Apart {
         let OfStage {
             known,
             late: [host_late, device_late],
+            slow,
             is_loader,
         } = here;
         let most = self.ahead[boundary] as f64;
@@ -289,7 +291,7 @@ impl Apart {
         let mut cells = Vec::with_capacity(known.len());
         for (rank, it) in known.iter().enumerate() {
             let most_s = it.device_most_s();
-            let device_s = if it.may_starve() && !device_late[rank] {
+            let device_s = if it.may_starve() && !slow[rank] {
                 device_level_s.min(most_s).max(it.device_least_s())
             } else {
                 most_s
@@ -339,11 +341,13 @@ fn free_s(rows: &[TakenRow], boundaries: usize, ranks: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Ranks in a piece, and which of them have a host or a device that is late in its stage.
+/// Ranks in a piece, which of them have a host or a device that is late in its stage, and whose device is slow
+/// there in this row.
 #[derive(Debug)]
 struct OfStage<'row> {
     known: &'row [RankPiece],
     late: [Vec<bool>; 2],
+    slow: Vec<bool>,
     is_loader: bool,
 }
 

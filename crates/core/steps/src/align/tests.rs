@@ -360,7 +360,7 @@ fn what_ranks_that_run_ahead_did_meanwhile_is_left_out_too() {
     all.iter()
         .take(21)
         .for_each(|step| aligner.push(0, step.clone()));
-    aligner.leave_out_until(31);
+    aligner.leave_out_also(21..=31);
     all.iter()
         .skip(21)
         .for_each(|step| aligner.push(0, step.clone()));

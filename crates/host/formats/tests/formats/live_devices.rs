@@ -324,6 +324,46 @@ fn a_host_that_synchronizes_alone_is_late_for_that() {
 fn a_device_that_stalls_twice_in_few_sampled_steps_is_named() {
     let text = said_of("device_stalls", 0, "data.gap", Side::Device);
     assert!(text.contains("now and then: 300.1 ms"), "{text}");
+    // The first that was sampled is that of step 59.
+    assert!(text.ends_with("since step 55"), "{text}");
+}
+
+/// Ranks are apart for as long as they are together, as the loss is read back half as often again.
+#[test]
+fn pauses_behind_read_backs_count_in_windows_that_sampled_none_of_them() {
+    let verdict = verdict_on("joined_checkpoints", |_| true);
+    let found = only(&verdict);
+    assert_eq!(found.subject.ranks, [1], "{}", found.text);
+    assert_eq!(found.pace, Pace::Every { steps: 20 }, "{}", found.text);
+    assert!((2.3..2.8).contains(&found.cost_s), "{}", found.text);
+}
+
+/// The profiler was stopped long after the steps that it recorded.
+#[test]
+fn steps_between_a_profile_and_the_stop_of_its_profiler_count() {
+    let verdict = verdict_on("rollouts", |_| true);
+    let found = only(&verdict);
+    let about = (&found.subject.ranks[..], found.pace, found.open);
+    assert_eq!(
+        about,
+        (&[1][..], Pace::Every { steps: 3 }, true),
+        "{}",
+        found.text
+    );
+    assert!(found.text.contains("27 % of exposed"), "{}", found.text);
+    assert!(found.next_in_line.is_empty(), "{}", found.text);
+}
+
+/// The stop of the profiler looks like one slow step of the device of rank 1 in the stage in which its host
+/// pauses.
+#[test]
+fn a_device_that_is_slow_in_one_row_waits_in_those_that_its_host_strikes() {
+    let verdict = verdict_on("rollouts", |input| {
+        !matches!(input, Input::ProfileOrdered { .. })
+    });
+    let found = only(&verdict);
+    assert_eq!(found.subject.ranks, [1], "{}", found.text);
+    assert!((0.5..0.8).contains(&found.cost_s), "{} s", found.cost_s);
 }
 
 #[test]
