@@ -258,9 +258,7 @@ impl Probe {
         let before = counter.step();
         let step = match kind {
             MarkKind::OptimizerEnd => counter.count_optimizer(of_loop.optimizer.get()),
-            MarkKind::BackwardEnd if counter.awaits_optimizer() && uses_device() => {
-                counter.count_pass()
-            }
+            MarkKind::BackwardEnd => counter.count_pass(uses_device),
             _ => counter.count(kind),
         };
         of_loop.counter.set(counter);

@@ -21,7 +21,8 @@ const TURNS_UNENDED: u8 = 8;
 ///
 /// A step ends where a new batch is asked for after an optimizer ran; in a loop without a
 /// data loader, where the next forward or backward pass begins after the last of its optimizers. A loop
-/// without an optimizer has one at the end of each backward pass. Explicit steps override all of these. All ranks of a job run the same loop, so they count alike.
+/// without an optimizer has one at the end of each backward pass. Explicit steps override all of these.
+/// All ranks of a job run the same loop, so they count alike.
 /// # Source
 /// PerfTracker (2025): the stream is cut before each D that follows an O.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +34,7 @@ pub struct StepCounter {
     loader: bool,
     runs_without_data: u8,
     has_optimizer: bool,
-    /// Backward passes without one.
+    /// Backward passes before that; more than count where the loop needs an optimizer.
     passes: u8,
     explicit: bool,
     turn: OptimizerTurn,
@@ -138,21 +139,22 @@ impl StepCounter {
         self.step
     }
 
-    /// Whether it is unknown so far if an optimizer runs in this loop.
-    pub fn awaits_optimizer(&self) -> bool {
-        !self.has_optimizer && !self.is_without_optimizer()
-    }
-
-    /// Takes note of the end of a backward pass before the first run of an optimizer, in a loop whose ranks
-    /// wait for one another on their devices, and returns the step that it belongs to. Hosts that block in
-    /// collectives need marks behind these, of which an optimizer makes the first.
-    pub fn count_pass(&mut self) -> u32 {
-        self.passes = self.passes.saturating_add(1);
+    /// Takes note of the end of a backward pass, and returns the step that it belongs to.
+    ///
+    /// `uses_device` is asked once at most: hosts that block in collectives need marks behind these, of which
+    /// an optimizer makes the first.
+    pub fn count_pass(&mut self, uses_device: impl FnOnce() -> bool) -> u32 {
+        if !self.has_optimizer && self.passes < PASSES_WITHOUT_OPTIMIZER {
+            self.passes += 1;
+            if self.passes == PASSES_WITHOUT_OPTIMIZER && !uses_device() {
+                self.passes += 1;
+            }
+        }
         self.count(MarkKind::BackwardEnd)
     }
 
     fn is_without_optimizer(&self) -> bool {
-        !self.has_optimizer && self.passes >= PASSES_WITHOUT_OPTIMIZER
+        !self.has_optimizer && !self.explicit && self.passes == PASSES_WITHOUT_OPTIMIZER
     }
 
     fn advance(&mut self) {
@@ -239,15 +241,11 @@ mod tests {
     #[test]
     fn a_loop_without_an_optimizer_steps_at_each_backward() {
         // The step of each backward pass; an optimizer runs behind the passes of these numbers.
-        let counted = |passes: u32, optimizer_behind: &[u32]| -> Vec<u32> {
+        let counted_on = |uses_device: bool, passes: u32, optimizer_behind: &[u32]| -> Vec<u32> {
             let mut counter = StepCounter::default();
             let step_of = |pass: u32| {
                 let step = counter.count(B);
-                if counter.awaits_optimizer() {
-                    counter.count_pass();
-                } else {
-                    counter.count(MarkKind::BackwardEnd);
-                }
+                counter.count_pass(|| uses_device);
                 if optimizer_behind.contains(&pass) {
                     counter.count(O);
                 }
@@ -255,7 +253,9 @@ mod tests {
             };
             (0..passes).map(step_of).collect()
         };
+        let counted = |passes, optimizer_behind| counted_on(true, passes, optimizer_behind);
         assert_eq!(counted(19, &[])[14..], [0, 0, 16, 17, 18]);
+        assert_eq!(counted_on(false, 40, &[]), [0; 40]);
         // Batches are accumulated before the first run of an optimizer.
         assert_eq!(counted(18, &[15, 16])[14..], [0, 0, 1, 2]);
         assert_eq!(counted(40, &[7, 39])[30..], [1; 10]);

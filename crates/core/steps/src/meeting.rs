@@ -105,42 +105,16 @@ pub(crate) fn choose_cut(
         (cut, growth)
     });
     // Hosts that run ahead may be together where they launch.
-    match met.filter(|(_, waits)| waits.varies_by(VARIES_S) && waits.is_possible()) {
-        Some((cut, waits)) => ChosenCut {
+    let met = met.filter(|(_, waits)| waits.varies_by(VARIES_S) && waits.is_possible());
+    if let Some((cut, waits)) = met {
+        return ChosenCut {
             waits,
             ..ChosenCut::unmeasured(cut)
-        },
-        None => {
-            let issued = issued_cut(&cuts, steps);
-            let chosen = choose_with(steps, clocks, issued, |_| false);
-            on_one_clock(chosen, issued, steps, hosts)
-        }
+        };
     }
-}
-
-/// Looks again at the cuts behind the one where ranks issue collectives, if ranks that share a host's clock are
-/// apart at the one that is chosen. If most ranks are late, each in another stage, the one that waits
-/// for them seems to be late where it reads back.
-fn on_one_clock(
-    chosen: ChosenCut,
-    issued: Cut,
-    steps: &DeliveredSteps<'_>,
-    hosts: &[Option<&str>],
-) -> ChosenCut {
-    let Cut::After(kind) = issued else {
-        return chosen;
-    };
-    // Hosts that wait nowhere may be together where they launch.
-    if chosen.meeting != Meeting::Seen {
-        return chosen;
-    }
-    let mut cuts = cuts_behind(kind, steps);
-    cuts.retain(|cut| *cut != chosen.cut);
-    cuts.push(chosen.cut);
-    match meets_on_hosts(&cuts, steps, hosts) {
-        Some(cut) => ChosenCut { cut, ..chosen },
-        None => chosen,
-    }
+    let issued = issued_cut(&cuts, steps);
+    let chosen = choose_with(steps, clocks, issued, |_| false);
+    on_one_clock(chosen, issued, steps, hosts)
 }
 
 /// The same, where the cut at which ranks issue collectives is also taken if it `is_certain`.
@@ -271,6 +245,28 @@ fn on_own_clocks(
             }
         }
         _ => chosen,
+    }
+}
+
+/// Looks again at the cuts behind the one where ranks issue collectives, if ranks that share a host's clock are
+/// apart at the one that is chosen. If most ranks are late, each in another stage, the one that waits
+/// for them seems to be late where it reads back.
+fn on_one_clock(
+    chosen: ChosenCut,
+    issued: Cut,
+    steps: &DeliveredSteps<'_>,
+    hosts: &[Option<&str>],
+) -> ChosenCut {
+    // Hosts that wait nowhere may be together where they launch.
+    let (Cut::After(kind), Meeting::Seen) = (issued, chosen.meeting) else {
+        return chosen;
+    };
+    let mut cuts = cuts_behind(kind, steps);
+    cuts.retain(|cut| *cut != chosen.cut);
+    cuts.push(chosen.cut);
+    match meets_on_hosts(&cuts, steps, hosts) {
+        Some(cut) => ChosenCut { cut, ..chosen },
+        None => chosen,
     }
 }
 
