@@ -739,7 +739,8 @@ impl Record {
         let stopped = is_long && strike_s >= settings.stall_min_s;
         let is_often = self.strikes >= STRIKES_MIN;
         // Where steps are sampled, those that were seen stand for as many as their weight has room for.
-        let stalls = (self.strikes as f64).max(self.weight_s / self.lateness_s);
+        let stalls = (self.weight_s / self.lateness_s).round();
+        let stalls = stalls.max(self.strikes as f64);
         let are_several = self.strikes >= STALLS_SEEN_MIN && stalls >= STALLS_MIN as f64;
         let recurs = is_often || (is_long && are_several);
         match self.pace {

@@ -595,7 +595,8 @@ pub(crate) fn settle(
         kept.is_some()
     });
     // A host that is late in each step is late for its device where that has nothing left.
-    for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
+    let of_hosts = |fault: &&mut Fault| fault.side == Some(Side::Host) && !is_steady(fault);
+    for fault in found.iter_mut().filter(of_hosts) {
         let is_it = |host: &&Fault| host.ranks == fault.ranks && host.is_in(fault.stage);
         if let Some(host) = steady.iter().find(is_it) {
             // The host says in which steps it was late, the device what that cost: spread over all.
