@@ -1,6 +1,7 @@
-"""A loop on a device that reduces its gradients and updates its parameters itself.
+"""A loop that reduces its gradients and updates its parameters itself.
 
-The device of ``SLOW_RANK`` takes ``DELAY`` seconds longer behind each backward pass.
+``DEVICE`` may be cpu. Otherwise the device of ``SLOW_RANK`` takes ``DELAY`` seconds longer behind
+each backward pass.
 """
 
 import os

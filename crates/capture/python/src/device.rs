@@ -254,8 +254,7 @@ impl DeviceState {
             self.use_of = Use::Without;
             return Ok(());
         };
-        let started = accelerator.call_method0(py, intern!(py, "is_started"))?;
-        self.use_of = match started.extract::<Option<bool>>(py)? {
+        self.use_of = match is_started(py, accelerator)? {
             Some(true) => match CudaEvents::of(py, accelerator)? {
                 Some(source) => Use::Cuda(EventRecorder::new(source)),
                 None => Use::Torch(EventRecorder::new(TorchEvents(accelerator.clone_ref(py)))),
@@ -452,13 +451,14 @@ pub(crate) fn set_accelerator(accelerator: &Bound<'_, PyAny>) {
 pub(crate) fn uses_device() -> bool {
     // SAFETY: marks are made by functions that Python calls.
     let py = unsafe { Python::assume_attached() };
-    let started = ACCELERATOR.get(py).and_then(|accelerator| {
-        let started = accelerator
-            .call_method0(py, intern!(py, "is_started"))
-            .ok()?;
-        started.extract::<Option<bool>>(py).ok()?
-    });
-    started == Some(true)
+    let started = ACCELERATOR.get(py).map(|it| is_started(py, it));
+    matches!(started, Some(Ok(Some(true))))
+}
+
+/// The same of an accelerator; `None` if there is none to use.
+fn is_started(py: Python<'_>, accelerator: &Py<PyAny>) -> PyResult<Option<bool>> {
+    let started = accelerator.call_method0(py, intern!(py, "is_started"))?;
+    started.extract(py)
 }
 
 /// Takes note that the loop begins to read something back from its device; whether this step is

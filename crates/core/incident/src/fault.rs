@@ -36,7 +36,7 @@ const STALLS_SEEN_MIN: u64 = 2;
 const MANY_STRIKES: u64 = 20;
 /// How much larger the next strike must be, when they are sorted by size, for it to belong to
 /// another fault.
-pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
+const OTHER_SIZE_RATIO: f64 = 2.5;
 /// Share of a stage's lateness that must lie outside the worst ranks, and share of steps
 /// struck, from which the fault is said to rotate.
 const ROTATING_OUTSIDE_SHARE: f64 = 0.4;
@@ -654,7 +654,7 @@ pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &Incid
         let is_named = named
             .iter()
             .any(|h| h.ranks == fault.ranks && h.stage == fault.stage);
-        let weight_s = fault.lateness_s * fault.strikes.len() as f64;
+        let weight_s = fault.late_sum_s();
         fault.notable |= is_named && record(fault, weight_s).is_notable(settings);
     }
     let notable: Vec<(Vec<u32>, StageId)> = faults
@@ -739,8 +739,7 @@ impl Record {
         let stopped = is_long && strike_s >= settings.stall_min_s;
         let is_often = self.strikes >= STRIKES_MIN;
         // Where steps are sampled, those that were seen stand for as many as their weight has room for.
-        let stalls = (self.weight_s / self.lateness_s).round();
-        let stalls = stalls.max(self.strikes as f64);
+        let stalls = (self.strikes as f64).max((self.weight_s / self.lateness_s).round());
         let are_several = self.strikes >= STALLS_SEEN_MIN && stalls >= STALLS_MIN as f64;
         let recurs = is_often || (is_long && are_several);
         match self.pace {

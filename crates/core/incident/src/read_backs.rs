@@ -275,7 +275,7 @@ pub(crate) fn charge_between(
         .map(|(at, (fault, columns))| {
             let steps = stretches.iter().flatten().flat_map(|(_, late)| late);
             let between_s = steps.map(|step| step.late_s[at]).sum::<f64>();
-            let all_s = fault.lateness_s * fault.strikes.len() as f64;
+            let all_s = fault.late_sum_s();
             [all_s, between_s / columns.len().max(1) as f64]
         })
         .collect();

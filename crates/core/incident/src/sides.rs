@@ -11,7 +11,7 @@ use model::{
 
 use crate::behind::falls_behind;
 use crate::costs::share_out;
-use crate::fault::{OTHER_SIZE_RATIO, Stretch, Turns, charge, find_in_stages, join_stages, judge};
+use crate::fault::{Stretch, Turns, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
 use crate::onset::onset;
 use crate::pace::{STEADY_SHARE, Seen, pace_of};
@@ -151,12 +151,6 @@ fn is_same(one: &Fault, other: &Fault) -> bool {
     one.ranks == other.ranks && one.stage == other.stage
 }
 
-/// Whether two faults are late by about as much.
-fn are_alike(one: &Fault, other: &Fault) -> bool {
-    let ratio = one.lateness_s / other.lateness_s;
-    (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio)
-}
-
 /// Whose lateness is: the host's or the device's, by how much of it the host may have held up its
 /// device for, at least and at most; `None` if that does not tell.
 pub(crate) fn side_of(late_s: f64, [host_least_s, host_most_s]: [f64; 2]) -> Option<Side> {
@@ -255,22 +249,22 @@ impl DeviceAccount {
         if self.sampled.window.meeting != Meeting::Unseen {
             return;
         }
-        let lost_s = |fault: &Fault| fault.lateness_s * fault.strikes.len() as f64;
         let rows = self.found.steps.len() as f64;
         let is_steady = |fault: &Fault| fault.strikes.len() as f64 >= STEADY_SHARE * rows;
         let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
         let ranks = self.sampled.window.ranks.len();
         let may_be = |it: &Fault| is_late(it) && is_steady(it) && 2 * it.ranks.len() <= ranks;
         let steady = faults.iter().enumerate().filter(|(_, it)| may_be(it));
-        let latest = steady.max_by(|(_, one), (_, other)| lost_s(one).total_cmp(&lost_s(other)));
+        let latest =
+            steady.max_by(|(_, one), (_, other)| one.late_sum_s().total_cmp(&other.late_sum_s()));
         let Some((at, _)) = latest else {
             return;
         };
         let mut latest = faults.remove(at);
-        let late_s = lost_s(&latest);
+        let late_s = latest.late_sum_s();
         let is_other = |fault: &Fault| fault.ranks.iter().all(|it| !latest.ranks.contains(it));
         let waits = |fault: &mut Fault| {
-            let waits = is_steady(fault) || late_s >= WAITED_SHARE * lost_s(fault);
+            let waits = is_steady(fault) || late_s >= WAITED_SHARE * fault.late_sum_s();
             is_late(fault) && is_other(fault) && waits
         };
         let waits: Vec<Fault> = faults.extract_if(.., waits).collect();
@@ -559,7 +553,7 @@ pub(crate) fn settle(
     // Which steps a host struck now and then it knows of all, the device only of those sampled.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
         let mut hosts = faults.iter().filter(|_| fault.side == Some(Side::Host));
-        if let Some(host) = hosts.find(|it| is_same(fault, it) && are_alike(fault, it)) {
+        if let Some(host) = hosts.find(|it| is_same(fault, it) && fault.is_as_late_as(it)) {
             fault.strikes.clone_from(&host.strikes);
         }
     }
@@ -606,9 +600,8 @@ pub(crate) fn settle(
     }
     // Of what strikes now and then the hosts saw all, of the rest the devices see the truth. Of two that are
     // late by different amounts there the one counts of which more was seen.
-    let seen_s = |fault: &Fault| fault.lateness_s * fault.strikes.len() as f64;
     let is_hosts = |one: &Fault, it: &Fault| {
-        is_same(one, it) && (are_alike(one, it) || seen_s(it) >= seen_s(one))
+        is_same(one, it) && (one.is_as_late_as(it) || it.late_sum_s() >= one.late_sum_s())
     };
     found.retain(|one| is_steady(one) || !faults.iter().any(|it| is_hosts(one, it)));
     faults.retain(|one| !found.iter().any(|it| is_same(one, it)));

@@ -10,7 +10,7 @@ use model::{
 };
 
 use crate::cause::common_causes;
-use crate::fault::{OTHER_SIZE_RATIO, Record, STRIKES_MIN, Stretch};
+use crate::fault::{Record, STRIKES_MIN, Stretch};
 use crate::pace::{Seen, pace_of};
 use crate::queued::charge_queued;
 use crate::read_backs::charge_between;
@@ -331,7 +331,7 @@ impl Tracker {
             if fault.side == Some(Side::Device) {
                 let first = group.unaccounted.first();
                 track.sampled_from =
-                    first.map(|(step, _)| (*step, group.unaccounted_s(*step) - exposed_s));
+                    first.map(|(step, _)| (*step, group.unaccounted_s(0) - exposed_s));
             }
             self.tracks.push(track);
             self.next_id += 1;
@@ -474,10 +474,8 @@ impl Fault {
     /// Whether `later` is this fault, seen again.
     fn continues(&self, later: &Self) -> bool {
         let same_stage = self.is_in(later.stage);
-        let ratio = later.lateness_s / self.lateness_s;
-        let same_size = (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio);
         // Only late ranks have strikes of several sizes; one cause of all ranks may grow.
-        let same_size = same_size || self.kind != FaultKind::LateRanks;
+        let same_size = self.is_as_late_as(later) || self.kind != FaultKind::LateRanks;
         // Whose it is may have been seen since.
         let side_fits = self.side == later.side || self.side.is_none() || later.side.is_none();
         self.kind == later.kind && self.ranks == later.ranks && same_stage && same_size && side_fits
@@ -529,7 +527,7 @@ impl Track {
             .filter(|step| known.binary_search(step).is_err())
             .collect();
         self.struck_steps += new.len() as u64;
-        self.late_sum_s += fault.lateness_s * fault.strikes.len() as f64;
+        self.late_sum_s += fault.late_sum_s();
         self.cost_s += fault.cost_s;
         self.gain_alone_s += fault.gain_alone_s;
         self.last_step = self

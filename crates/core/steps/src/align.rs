@@ -12,6 +12,8 @@ use crate::IterationLearner;
 use crate::build::{RankPlace, build_windows};
 use crate::meeting::OwnClocks;
 
+/// Parts of what is left out: a profile, and the stops of its profilers. Ours.
+const MAX_LEFT_OUT: usize = 4;
 /// Steps with a new signature that must follow each other before a window closes on it:
 /// one evaluation or one logging collective is part of the loop, not a new loop.
 const CHANGE_STEPS: usize = 3;
@@ -291,15 +293,17 @@ impl Aligner {
         self.left_out = vec![steps];
     }
 
-    /// Leaves out more steps, if any are left out.
+    /// Leaves out more steps, if any are left out, and those between where that are many parts.
     pub fn leave_out_also(&mut self, steps: RangeInclusive<u32>) {
+        let has_room = self.left_out.len() < MAX_LEFT_OUT;
         let Some(known) = self.left_out.last_mut() else {
             return;
         };
-        if *steps.start() <= known.end().saturating_add(1) {
-            *known = *steps.start().min(known.start())..=*steps.end().max(known.end());
-        } else {
+        let is_apart = *steps.start() > known.end().saturating_add(1);
+        if is_apart && has_room {
             self.left_out.push(steps);
+        } else {
+            *known = *steps.start().min(known.start())..=*steps.end().max(known.end());
         }
         let is_left_out = |step: &u32| self.left_out.iter().any(|steps| steps.contains(step));
         self.pending.retain(|step, _| !is_left_out(step));

@@ -33,8 +33,9 @@ pub struct StepCounter {
     worked: bool,
     loader: bool,
     runs_without_data: u8,
-    has_optimizer: bool,
-    /// Backward passes before that; more than count where the loop needs an optimizer.
+    /// Whether only optimizers end its steps: one has run, or nothing else marks where hosts wait.
+    needs_optimizer: bool,
+    /// Backward passes before that is known.
     passes: u8,
     explicit: bool,
     turn: OptimizerTurn,
@@ -132,7 +133,7 @@ impl StepCounter {
             if self.worked || self.turn.first == 0 {
                 self.turn.ran(optimizer);
             }
-            self.has_optimizer = true;
+            self.needs_optimizer = true;
             self.after_optimizer = true;
             self.worked = false;
         }
@@ -144,17 +145,15 @@ impl StepCounter {
     /// `uses_device` is asked once at most: hosts that block in collectives need marks behind these, of which
     /// an optimizer makes the first.
     pub fn count_pass(&mut self, uses_device: impl FnOnce() -> bool) -> u32 {
-        if !self.has_optimizer && self.passes < PASSES_WITHOUT_OPTIMIZER {
+        if !self.needs_optimizer && self.passes < PASSES_WITHOUT_OPTIMIZER {
             self.passes += 1;
-            if self.passes == PASSES_WITHOUT_OPTIMIZER && !uses_device() {
-                self.passes += 1;
-            }
+            self.needs_optimizer = self.passes == PASSES_WITHOUT_OPTIMIZER && !uses_device();
         }
         self.count(MarkKind::BackwardEnd)
     }
 
     fn is_without_optimizer(&self) -> bool {
-        !self.has_optimizer && !self.explicit && self.passes == PASSES_WITHOUT_OPTIMIZER
+        !self.needs_optimizer && !self.explicit && self.passes == PASSES_WITHOUT_OPTIMIZER
     }
 
     fn advance(&mut self) {

@@ -2,6 +2,8 @@
 
 use model::{Block, Ranks, Side, StageId, StepPlace};
 
+use super::OTHER_SIZE_RATIO;
+
 /// Stages in which a host launches nothing: its device may be done before it goes on.
 const WITHOUT_LAUNCHES: [StageId; 4] = [
     StageId::DATA,
@@ -118,6 +120,17 @@ impl Fault {
     pub(crate) fn strikes_in(&self, block: &Block, row: usize, stage: StageId) -> bool {
         let is_struck = || self.strikes.binary_search(&block.step_of(row, stage));
         self.is_in(stage) && is_struck().is_ok()
+    }
+
+    /// Seconds of lateness in all steps that it struck.
+    pub(crate) fn late_sum_s(&self) -> f64 {
+        self.lateness_s * self.strikes.len() as f64
+    }
+
+    /// Whether another one is late in a step by about as much.
+    pub(crate) fn is_as_late_as(&self, other: &Self) -> bool {
+        let ratio = other.lateness_s / self.lateness_s;
+        (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio)
     }
 
     /// Whether the late ranks may launch work where they are late: then their devices need not wait.

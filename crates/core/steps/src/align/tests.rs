@@ -378,6 +378,19 @@ fn what_ranks_that_run_ahead_did_meanwhile_is_left_out_too() {
     assert!(steps.iter().any(|step| *step > 32));
 }
 
+/// A rank that says of every other step that a profiler stops in it must not use up memory.
+#[test]
+fn what_is_left_out_has_few_parts() {
+    let mut aligner = Aligner::new(settings());
+    aligner.leave_out(17..=21);
+    for step in (30..1000).step_by(2) {
+        aligner.leave_out_also(step..=step);
+    }
+    assert!(aligner.left_out().len() <= 4, "{:?}", aligner.left_out());
+    assert!(aligner.is_left_out(17) && aligner.is_left_out(998));
+    assert!(!aligner.is_left_out(25));
+}
+
 #[test]
 fn no_window_reaches_over_steps_that_are_left_out() {
     let mut aligner = Aligner::new(settings());
