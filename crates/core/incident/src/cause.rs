@@ -285,6 +285,7 @@ fn common(
         side: None,
         level_s: 0.0,
         strikes: found.steps.iter().map(|account| account.step).collect(),
+        sampled: false,
         lateness_s: cost_s / steps,
         cost_s,
         gain_alone_s: cost_s,

@@ -480,6 +480,7 @@ fn describe(
         side: None,
         level_s: 0.0,
         strikes: strikes.into_iter().collect(),
+        sampled: false,
         lateness_s,
         cost_s: 0.0,
         gain_alone_s: 0.0,

@@ -64,6 +64,7 @@ impl Reach {
         let stands_for = self.paying as f64 / self.sampled.max(1) as f64;
         Fault {
             strikes: self.strikes.clone(),
+            sampled: true,
             ..fault.times(sampled as f64 * stands_for)
         }
     }
@@ -555,6 +556,7 @@ pub(crate) fn settle(
         let mut hosts = faults.iter().filter(|_| fault.side == Some(Side::Host));
         if let Some(host) = hosts.find(|it| is_same(fault, it) && fault.is_as_late_as(it)) {
             fault.strikes.clone_from(&host.strikes);
+            fault.sampled = false;
         }
     }
     // Of ranks that are apart for as long as they are together, clocks do not show who falls behind. If
@@ -595,6 +597,7 @@ pub(crate) fn settle(
         if let Some(host) = steady.iter().find(is_it) {
             // The host says in which steps it was late, the device what that cost: spread over all.
             fault.strikes.clone_from(&host.strikes);
+            fault.sampled = false;
             fault.lateness_s = fault.cost_s / fault.strikes.len() as f64;
         }
     }

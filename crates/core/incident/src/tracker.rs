@@ -158,9 +158,7 @@ impl Tracker {
             .map(|fault| self.follow(fault, window, found, &group))
             .collect();
         let awaits = matches!(devices, Devices::Awaited { .. });
-        if !awaits {
-            group.unaccounted.clear();
-        }
+        group.account(devices);
         let is_unjudged = group.unjudged.count(window.first_step..=self.last_step) > 0;
         self.groups.push(group);
         // Tracks that are new lie behind those in `open`, and `zip` ends before them.
@@ -258,6 +256,7 @@ impl Tracker {
         for group in &mut self.groups {
             group.steps = Seen::default();
             group.unjudged = Seen::default();
+            group.sampled = Seen::default();
             group.unaccounted.clear();
         }
     }

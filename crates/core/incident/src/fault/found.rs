@@ -78,6 +78,8 @@ pub struct Fault {
     pub level_s: f64,
     /// Steps it struck, ascending.
     pub strikes: Vec<u64>,
+    /// Whether only sampled steps show that it strikes.
+    pub sampled: bool,
     /// Mean lateness of a struck step, in seconds.
     pub lateness_s: f64,
     /// Exposed seconds it added to the window, as things stand. The costs of a window's

@@ -2,10 +2,10 @@ use frontier::WindowFrontier;
 use model::{FEW_RANKS, Meeting, StageId, Window};
 
 use super::Track;
-use crate::Fault;
 use crate::cause::Best;
 use crate::pace::Seen;
 use crate::sides::SampledDelays;
+use crate::{Devices, Fault};
 
 /// Steps without an account of their devices that are remembered. Few windows are awaited, but one of a
 /// recording may have any number of steps: faults are judged over the latest.
@@ -26,6 +26,8 @@ pub(super) struct Group {
     /// Its best windows.
     pub(super) best: Best,
     pub(super) steps: Seen,
+    /// Those of its steps whose devices were accounted for because they were sampled.
+    pub(super) sampled: Seen,
     /// Steps since devices were last accounted for, ascending, and what each took, in seconds.
     pub(super) unaccounted: Vec<(u64, f64)>,
     /// What lateness now and then delays devices by.
@@ -45,16 +47,31 @@ impl Group {
         took_s
     }
 
+    /// Takes the sampled steps that its devices are accounted for by: all before them are.
+    pub(super) fn account(&mut self, devices: Devices<'_>) {
+        if let Devices::Accounted(account) = devices {
+            let accounts = account.found.steps.iter();
+            self.sampled.extend(accounts.map(|it| it.step));
+        }
+        if !matches!(devices, Devices::Awaited { .. }) {
+            self.unaccounted.clear();
+        }
+    }
+
     /// Exposed seconds of steps without an account of their devices, from one on.
     pub(super) fn unaccounted_s(&self, from: u64) -> f64 {
         let since = self.unaccounted.iter().filter(|(step, _)| *step >= from);
         since.map(|(_, took_s)| took_s).sum()
     }
 
-    /// Steps without a strike of a track up to a step. Of one of devices those count in which these
-    /// were accounted for, and of one of hosts those that show which of them wait.
+    /// Steps without a strike of a track up to a step. Of one that only sampled steps show those count
+    /// that were sampled, of another one of devices those in which these were accounted for, and of one
+    /// of hosts those that show which of them wait.
     pub(super) fn missed(&self, track: &Track, until: u64) -> u64 {
         let since = track.last_step.saturating_add(1);
+        if track.fault.sampled {
+            return self.sampled.count(since..=until);
+        }
         let unknown = if track.fault.side.is_some() {
             let unaccounted = self.unaccounted.iter().filter(|(step, _)| *step >= since);
             unaccounted.count() as u64

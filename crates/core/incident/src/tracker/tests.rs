@@ -47,6 +47,7 @@ fn what_a_device_cost_while_it_was_awaited_is_a_share_of_that_time() {
     // As an account of devices has it, of all steps since the last one.
     let fault = Fault {
         strikes: (0..80).collect(),
+        sampled: false,
         side: Some(Side::Device),
         ..of_window.times(4.0)
     };
@@ -54,6 +55,33 @@ fn what_a_device_cost_while_it_was_awaited_is_a_share_of_that_time() {
     let share = tracker.tracks[0].cost_share();
     // 50 of 150 ms.
     assert!((share - 1.0 / 3.0).abs() < 1e-6, "{share}");
+}
+
+#[test]
+fn a_fault_is_not_over_before_as_many_sampled_steps_show_it_no_more() {
+    let (settings, gates) = (IncidentSettings::default(), Gates::default());
+    let (mut tracker, mut group) = (Tracker::default(), Group::default());
+    let whole = window(0, 100, 4, Some(2));
+    let found = analysed(&whole);
+    group.take(&found);
+    group.ranks.clone_from(&whole.ranks);
+    let of_window = find_faults(&whole, &found, &gates, &settings, Turns::Rotate).remove(0);
+    let fault = Fault {
+        strikes: (0..10).collect(),
+        sampled: true,
+        side: Some(Side::Device),
+        ..of_window
+    };
+    tracker.follow(fault, &whole, &found, &group);
+    tracker.last_step = 99;
+    // All 100 steps are accounted for: nine of them, and then one more, were sampled after the last strike.
+    group.unaccounted.clear();
+    for (sampled, goes_on) in [(0..19, true), (19..20, false)] {
+        group.sampled.extend(sampled);
+        tracker.groups = vec![std::mem::take(&mut group)];
+        assert_eq!(tracker.goes_on(&tracker.tracks[0]), goes_on);
+        group = tracker.groups.remove(0);
+    }
 }
 
 #[test]
