@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use model::{DeviceReached, DeviceTime, Event, Mark, MarkKind};
+use model::{DeviceReached, DeviceTime, Event, Mark, MarkKind, RankNs};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::{ffi, intern};
@@ -164,6 +164,8 @@ struct PendingMark<S: EventSource> {
     first_step: u32,
     place: u64,
     mark: Mark,
+    /// When the host last looked and the device was not there.
+    missed_at: Option<RankNs>,
 }
 
 impl DeviceMarks {
@@ -336,6 +338,7 @@ impl<S: EventSource> EventRecorder<S> {
             first_step: run.first_step,
             place: run.marks,
             mark: *mark,
+            missed_at: None,
         });
         run.marks += 1;
         Ok(())
@@ -360,6 +363,7 @@ impl<S: EventSource> EventRecorder<S> {
                 first_step,
                 place: marks,
                 mark,
+                missed_at: None,
             });
         }
     }
@@ -376,12 +380,14 @@ impl<S: EventSource> EventRecorder<S> {
     /// Tells the marks that the device has got to since.
     fn look(&mut self, py: Python<'_>, write: &dyn Fn(Mark)) -> PyResult<()> {
         for _ in 0..MAX_LOOKS {
-            let Some(next) = self.waiting.front() else {
+            let Some(next) = self.waiting.front_mut() else {
                 return Ok(());
             };
             let mut device_ns = 0;
             if let Some(event) = &next.event {
+                let asked_at = now();
                 if !self.source.is_reached(py, event)? {
+                    next.missed_at = Some(asked_at);
                     return Ok(());
                 }
                 // Times count from the first mark of the run, which is at 0 by itself.
@@ -399,21 +405,23 @@ impl<S: EventSource> EventRecorder<S> {
                 first_step,
                 place,
                 mark,
+                missed_at,
             } = next;
             let reached = match &event {
                 Some(_) => DeviceReached::mark(&mark.event),
                 None => DeviceReached::END,
             };
-            let made_at = mark.at;
+            let (made_at, at) = (mark.at, now());
             let time = DeviceTime {
                 reached,
                 made_at,
                 device_ns,
                 first_step,
                 place,
+                seen_within_us: missed_at.map_or(0, |missed_at| within_us(missed_at, at)),
             };
             write(Mark {
-                at: now(),
+                at,
                 event: Event::DeviceTime(time),
                 ..mark
             });
@@ -426,6 +434,12 @@ impl<S: EventSource> EventRecorder<S> {
         }
         Ok(())
     }
+}
+
+/// Microseconds from a look in vain to one that is none, no fewer than they are; zero if they are too many.
+fn within_us(missed_at: RankNs, at: RankNs) -> u32 {
+    let us = at.0.saturating_sub(missed_at.0).div_ceil(1_000).max(1);
+    u32::try_from(us).unwrap_or(0)
 }
 
 /// Says beside the verdict why there are no device marks.

@@ -319,6 +319,7 @@ mod tests {
                         device_ns: 0,
                         first_step: 40,
                         place,
+                        seen_within_us: 0,
                     };
                     job.device_time(rank, RankNs(at * SECOND), &time);
                 }

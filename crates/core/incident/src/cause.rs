@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use frontier::WindowFrontier;
-use model::{Meeting, Side, StageId, Sync, Window, lower_median, median};
+use model::{Ending, MarkKind, Meeting, Side, StageId, Sync, Window, lower_median, median};
 
 use crate::{DeviceAccount, Devices, Fault, FaultKind, IncidentSettings};
 
 /// Fewest rows of a window that may serve as, or be compared with, the job's own past.
 const MIN_ROWS: usize = 10;
+/// Numbers of passes of which the best is remembered. Ours: a job whose steps differ by more has no usual step.
+const MAX_PASSES: usize = 16;
 
 /// The job's own best window: what its steps cost when nothing was wrong.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,26 +67,50 @@ impl Reference {
 /// What a group of ranks did at best, by its hosts' clocks and by its devices'.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Best {
-    pub(crate) host: Option<Reference>,
-    pub(crate) device: Option<Reference>,
+    host: BestByPasses,
+    device: BestByPasses,
 }
 
 impl Best {
     /// Takes in another window, and the account of its devices.
-    pub(crate) fn take(&mut self, found: &WindowFrontier, devices: Devices<'_>) {
-        self.host = better_of(self.host.take(), Reference::of(found));
+    pub(crate) fn take(&mut self, window: &Window, found: &WindowFrontier, devices: Devices<'_>) {
+        if let Some(now) = Reference::of(found) {
+            self.host.take(window, now);
+        }
         if let Devices::Accounted(account) = devices {
             let now = Reference::of_rows(&account.found);
-            self.device = better_of(self.device.take(), Some(now));
+            self.device.take(&account.sampled.window, now);
         }
     }
 }
 
-fn better_of(known: Option<Reference>, now: Option<Reference>) -> Option<Reference> {
-    match (known, now) {
-        (Some(known), Some(now)) => Some(known.better(now)),
-        (known, now) => known.or(now),
+/// By how many backward passes a step has: what accumulates more gradients takes longer and is not slower.
+#[derive(Clone, Debug, Default)]
+struct BestByPasses(BTreeMap<usize, Reference>);
+
+impl BestByPasses {
+    fn of(&self, window: &Window) -> Option<&Reference> {
+        self.0.get(&passes(window))
     }
+
+    fn take(&mut self, window: &Window, now: Reference) {
+        let passes = passes(window);
+        let best = match self.0.remove(&passes) {
+            Some(known) => known.better(now),
+            None => now,
+        };
+        if self.0.len() < MAX_PASSES {
+            self.0.insert(passes, best);
+        }
+    }
+}
+
+/// How many backward passes most steps of a window have.
+fn passes(window: &Window) -> usize {
+    let most = window.blocks.iter().max_by_key(|block| block.steps.len());
+    let boundaries = most.into_iter().flat_map(|block| block.boundaries.iter());
+    let ends = boundaries.filter(|it| it.ending == Ending::Mark(MarkKind::BackwardEnd));
+    ends.count()
 }
 
 /// Finds what holds all ranks of a window back alike.
@@ -109,11 +135,11 @@ pub(crate) fn common_causes(
     // A loader that became slow makes steps longer, too: what all wait for is the nearer cause.
     if causes.is_empty() {
         let all_s: f64 = faults.iter().map(|fault| fault.cost_s).sum();
-        let devices = account.zip(best.device.as_ref());
+        let devices = account.and_then(|it| Some((it, best.device.of(&it.sampled.window)?)));
         // Hosts that seldom read back launch some steps at once, and wait long in others.
         let (now, reference) = match devices.filter(|(account, _)| account.shows_waits()) {
             Some((account, best)) => (Some(Reference::of_rows(&account.found)), Some(best)),
-            None => (Reference::of(found), best.host.as_ref()),
+            None => (Reference::of(found), best.host.of(window)),
         };
         let degraded = now.zip(reference).and_then(|(now, reference)| {
             degraded((window, found), all_s, &now, reference, settings)

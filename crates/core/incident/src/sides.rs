@@ -47,6 +47,24 @@ pub struct DeviceAccount {
     pub reads_in: BTreeSet<StageId>,
 }
 
+/// What is known of the steps before those of an account.
+#[derive(Clone, Debug)]
+pub(crate) struct LastAccount {
+    /// The last of these steps, ascending, and what each took, in seconds.
+    pub(crate) steps: Vec<(u64, f64)>,
+    /// The last of them that was sampled.
+    pub(crate) sampled: u64,
+    /// What was found in them: ranks, and a stage.
+    pub(crate) found: Vec<(Vec<u32>, StageId)>,
+}
+
+impl LastAccount {
+    fn shows(&self, fault: &Fault) -> bool {
+        let mut found = self.found.iter();
+        found.any(|(ranks, stage)| *ranks == fault.ranks && fault.is_in(*stage))
+    }
+}
+
 /// The steps that a fault stands for which sampled ones show.
 struct Reach {
     /// How many sampled steps there are since it began, and of these while it went on.
@@ -196,6 +214,7 @@ impl DeviceAccount {
     fn faults(
         &self,
         steps: &[(u64, f64)],
+        last: Option<&LastAccount>,
         gates: &Gates,
         settings: &IncidentSettings,
     ) -> Vec<Fault> {
@@ -211,7 +230,7 @@ impl DeviceAccount {
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
         self.leave_out_waits(&mut faults);
-        let mut faults = self.charge(faults, steps);
+        let mut faults = self.charge(faults, steps, last);
         self.leave_out_hidden(&mut faults);
         faults
     }
@@ -281,7 +300,12 @@ impl DeviceAccount {
 
     /// What faults of the sampled steps cost in the steps that these stand for: by the queues of
     /// hosts and devices, where these can be run again.
-    fn charge(&self, faults: Vec<Fault>, steps: &[(u64, f64)]) -> Vec<Fault> {
+    fn charge(
+        &self,
+        faults: Vec<Fault>,
+        steps: &[(u64, f64)],
+        last: Option<&LastAccount>,
+    ) -> Vec<Fault> {
         let (mut late, others): (Vec<Fault>, Vec<Fault>) = faults
             .into_iter()
             .partition(|fault| fault.kind == FaultKind::LateRanks);
@@ -291,7 +315,7 @@ impl DeviceAccount {
         };
         let reached: Vec<Reach> = late
             .iter()
-            .map(|fault| self.reach(fault, is_alone(fault), steps))
+            .map(|fault| self.reach(fault, is_alone(fault), steps, last))
             .collect();
         let replay = self.run_again(&mut late);
         // A fault may strike only steps that have other boundaries, such as those with a checkpoint.
@@ -331,7 +355,7 @@ impl DeviceAccount {
         }
         let others = others
             .into_iter()
-            .map(|fault| (self.reach(&fault, false, steps), fault))
+            .map(|fault| (self.reach(&fault, false, steps, last), fault))
             .map(|(reach, fault)| reach.charge(fault, 1));
         charged.into_iter().chain(others).collect()
     }
@@ -370,8 +394,15 @@ impl DeviceAccount {
 
     /// The steps that a fault of the sampled ones stands for. One that goes on once it has struck
     /// strikes each step since, until it is over: of those before and behind, more or fewer may be sampled.
-    /// `is_alone` says that no other rank is late there, from which it may have taken over.
-    fn reach(&self, fault: &Fault, is_alone: bool, steps: &[(u64, f64)]) -> Reach {
+    /// `is_alone` says that no other rank is late there, from which it may have taken over. One that strikes the
+    /// first sampled step may have begun before the last account, behind the last step that was sampled for it.
+    fn reach(
+        &self,
+        fault: &Fault,
+        is_alone: bool,
+        steps: &[(u64, f64)],
+        before: Option<&LastAccount>,
+    ) -> Reach {
         let accounts = &self.found.steps;
         let blocks = &self.sampled.window.blocks;
         let rows = accounts
@@ -390,8 +421,14 @@ impl DeviceAccount {
         let end = if is_over { behind } else { accounts.len() };
         let since = accounts.len() - at;
         let first = accounts.get(at).map_or(0, |account| account.step);
-        let free = at.checked_sub(1).map(|free| accounts[free].step);
-        let shown = free.and_then(|free| onset(steps, free, first));
+        let before = before.filter(|before| at == 0 && !before.shows(fault));
+        let free = match at.checked_sub(1) {
+            Some(free) => Some(accounts[free].step),
+            None => before.map(|before| before.sampled),
+        };
+        let earlier = before.map_or(&[][..], |before| &before.steps);
+        let since_steps = [earlier, steps].concat();
+        let shown = free.and_then(|free| onset(&since_steps, free, first));
         let is_steady = |of: usize| struck as f64 >= STEADY_SHARE * of as f64;
         let goes_on = shown.is_some() && is_alone && struck >= GOES_ON && is_steady(since);
         // Of the first steps of a job more are sampled: those behind it stand for others. Where
@@ -412,12 +449,12 @@ impl DeviceAccount {
         let paying_from = shown.or(middle).unwrap_or_default();
         // A strike may lie in the step before its row.
         let before = first.saturating_sub(fault.strikes.first().copied().unwrap_or(first));
-        let begin = shown.unwrap_or(first).saturating_sub(before);
+        let begin = shown.or(middle).unwrap_or(first).saturating_sub(before);
         let over = accounts.get(end).map_or(u64::MAX, |free| {
             (accounts[end - 1].step + 1).midpoint(free.step)
         });
         let numbers = |reach: Range<u64>| {
-            let numbers = steps.iter().map(|(step, _)| *step);
+            let numbers = since_steps.iter().map(|(step, _)| *step);
             numbers.filter(move |step| reach.contains(step))
         };
         Reach {
@@ -533,6 +570,7 @@ pub(crate) fn settle(
     window: &Window,
     devices: Devices<'_>,
     delays: &mut SampledDelays,
+    last: Option<&LastAccount>,
     stretch: Stretch<'_>,
     gates: &Gates,
     settings: &IncidentSettings,
@@ -548,7 +586,7 @@ pub(crate) fn settle(
         Devices::Accounted(account) => Some(account),
         _ => None,
     };
-    let found = account.map(|account| account.faults(stretch.steps, gates, settings));
+    let found = account.map(|account| account.faults(stretch.steps, last, gates, settings));
     let mut found = found.unwrap_or_default();
     delays.take(&found);
     // Which steps a host struck now and then it knows of all, the device only of those sampled.

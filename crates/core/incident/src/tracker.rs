@@ -153,12 +153,13 @@ impl Tracker {
             .filter(|f| f.notable && f.kind == FaultKind::LateRanks);
         let late_stages: Vec<StageId> = late.map(|fault| fault.stage).collect();
         vouch(window, found, &late_stages, &self.gates);
+        let found_faults = faults.clone();
         let shown: Vec<u64> = faults
             .into_iter()
             .map(|fault| self.follow(fault, window, found, &group))
             .collect();
         let awaits = matches!(devices, Devices::Awaited { .. });
-        group.account(devices);
+        group.account(devices, &found_faults);
         let is_unjudged = group.unjudged.count(window.first_step..=self.last_step) > 0;
         self.groups.push(group);
         // Tracks that are new lie behind those in `open`, and `zip` ends before them.
@@ -228,6 +229,7 @@ impl Tracker {
             window,
             devices,
             &mut group.delays,
+            group.last.as_ref(),
             Stretch {
                 steps: &group.unaccounted,
                 exposed_s,
@@ -244,7 +246,7 @@ impl Tracker {
                 .into_iter()
                 .filter(|it| !is_ambiguous || it.kind != FaultKind::InputBound),
         );
-        group.best.take(found, devices);
+        group.best.take(window, found, devices);
         faults
     }
 
@@ -258,6 +260,7 @@ impl Tracker {
             group.unjudged = Seen::default();
             group.sampled = Seen::default();
             group.unaccounted.clear();
+            group.last = None;
         }
     }
 
@@ -325,10 +328,11 @@ impl Tracker {
         let at = known.unwrap_or_else(|| {
             let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
             // A fault of devices strikes steps of windows whose devices were awaited, too.
-            let exposed_s = group.unaccounted_s(first_step);
+            let exposed_s = group.exposed_since_s(first_step);
             let mut track = Track::new(self.next_id, &fault, first_step, exposed_s);
             if fault.side == Some(Side::Device) {
                 let first = group.unaccounted.first();
+                let first = first.filter(|(step, _)| *step <= first_step);
                 track.sampled_from =
                     first.map(|(step, _)| (*step, group.unaccounted_s(0) - exposed_s));
             }

@@ -115,6 +115,7 @@ mod tests {
             device_ns: 7,
             first_step: 0,
             place: 0,
+            seen_within_us: 0,
         };
         let mark = Mark {
             at: RankNs(30),

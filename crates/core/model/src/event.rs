@@ -184,6 +184,9 @@ pub struct DeviceTime {
     pub first_step: u32,
     /// The mark's place in the run, from 0.
     pub place: u64,
+    /// The device got there at most so many microseconds before the host saw it: then the host had looked, and
+    /// it was not there. Zero if the host had not looked.
+    pub seen_within_us: u32,
 }
 
 /// What a device got to: the end of a run of sampled steps, or a mark in it.
@@ -277,6 +280,7 @@ impl From<MarkKind> for Event {
                 device_ns: 0,
                 first_step: 0,
                 place: 0,
+                seen_within_us: 0,
             }),
             MarkKind::ReadBackBegin => Self::ReadBackBegin,
             MarkKind::ReadBackEnd => Self::ReadBackEnd { name: 0 },
@@ -392,11 +396,13 @@ impl Event {
                     device_ns,
                     first_step,
                     place,
+                    seen_within_us,
                 } = time;
                 // Kinds begin at 1, so 0 is free for the end of a run.
                 let kind = reached.kind.map_or(0, |kind| kind as u16);
                 let what = u64::from(reached.code) << 32 | u64::from(reached.group);
-                (kind, [made_at.0, device_ns, what, first_step.into(), place])
+                let run = u64::from(seen_within_us) << 32 | u64::from(first_step);
+                (kind, [made_at.0, device_ns, what, run, place])
             }
         }
     }
@@ -438,8 +444,9 @@ impl Event {
                 reached: DeviceReached::decode(code, third)?,
                 made_at: RankNs(first),
                 device_ns: second,
-                first_step: small(fourth)?,
+                first_step: fourth as u32,
                 place: fifth,
+                seen_within_us: (fourth >> 32) as u32,
             }),
             bare => bare,
         })
@@ -549,13 +556,19 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn any_event() -> impl Strategy<Value = Event> {
-        let time = (prop::option::of(on_host()), any::<[u64; 3]>(), any::<u32>());
+        let time = (
+            prop::option::of(on_host()),
+            any::<[u64; 3]>(),
+            any::<[u32; 2]>(),
+        );
         prop_oneof![
             8 => on_host(),
-            1 => time.prop_map(|(event, [made_at, device_ns, place], first_step)| {
+            1 => time.prop_map(|(event, [made_at, device_ns, place], [first_step, seen_within_us])| {
                 let reached = event.map_or(DeviceReached::END, |of| DeviceReached::mark(&of));
                 let made_at = RankNs(made_at);
-                Event::DeviceTime(DeviceTime { reached, made_at, device_ns, first_step, place })
+                Event::DeviceTime(DeviceTime {
+                    reached, made_at, device_ns, first_step, place, seen_within_us,
+                })
             }),
         ]
     }

@@ -11,6 +11,9 @@ use crate::cells::{DeliveredSteps, RankRow, rank_rows};
 const APART_SHARE: f64 = 0.02;
 /// Share of that by which they are at most apart where they meet. Ours.
 const TOGETHER_SHARE: f64 = 0.25;
+/// Share of a step by which the times of a rank may be off that is asked. Ours: the distances above lie between
+/// those of a few steps, which need not be large.
+const ERROR_SHARE: f64 = 0.05;
 
 /// The last of some cuts at which ranks that share a host's clock are together, if they are apart at the last
 /// of all: behind the collective that is issued there, one of them does something else before the
@@ -23,41 +26,125 @@ pub(crate) fn meets_on_hosts(
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
 ) -> Option<Cut> {
+    // On average: some may pause now and then.
+    meets(cuts, |cut| {
+        let rows = apart_in_rows(cut, steps, hosts, |_, _| Some(0.0));
+        let (apart_s, takes_s) = rows.iter().fold((0.0, 0.0), |(apart_s, takes_s), row| {
+            (apart_s + row.least_s, takes_s + row.takes_s)
+        });
+        (takes_s > 0.0).then_some([apart_s / takes_s; 2])
+    })
+}
+
+/// The same of devices in most steps, by times on their hosts' clocks: `error_s` is by how much those of a rank in
+/// a step may be off, in seconds, `None` where that is not known.
+///
+/// # Source
+/// Ours: docs/math/device.md.
+pub(crate) fn devices_meet_on_hosts(
+    cuts: &[Cut],
+    steps: &DeliveredSteps<'_>,
+    hosts: &[Option<&str>],
+    error_s: impl Fn(u32, usize) -> Option<f64>,
+) -> Option<Cut> {
+    meets(cuts, |cut| typically_apart(cut, steps, hosts, &error_s))
+}
+
+/// Whether devices of a host are apart at a cut in most steps, as far as their times on its clock are known.
+pub(crate) fn devices_are_apart(
+    cut: Cut,
+    steps: &DeliveredSteps<'_>,
+    hosts: &[Option<&str>],
+    error_s: impl Fn(u32, usize) -> Option<f64>,
+) -> bool {
+    let apart = typically_apart(cut, steps, hosts, error_s);
+    apart.is_some_and(|[least, _]| least > APART_SHARE)
+}
+
+/// The shares of a step by which devices of a host are apart at a cut, at least and at most: the medians.
+fn typically_apart(
+    cut: Cut,
+    steps: &DeliveredSteps<'_>,
+    hosts: &[Option<&str>],
+    error_s: impl Fn(u32, usize) -> Option<f64>,
+) -> Option<[f64; 2]> {
+    let rows = apart_in_rows(cut, steps, hosts, error_s);
+    let typical = |of: fn(&Apart) -> f64| {
+        let mut shares: Vec<f64> = rows.iter().map(|it| of(it) / it.takes_s).collect();
+        median(&mut shares)
+    };
+    Some([typical(|it| it.least_s)?, typical(|it| it.most_s)?])
+}
+
+/// Of cuts with the shares of a step by which ranks are apart there, at least and at most.
+fn meets(cuts: &[Cut], apart_shares: impl Fn(Cut) -> Option<[f64; 2]>) -> Option<Cut> {
     let (last, earlier) = cuts
         .split_last()
         .filter(|(_, earlier)| !earlier.is_empty())?;
-    let at_last = apart_share(*last, steps, hosts)?;
+    let [at_last, _] = apart_shares(*last)?;
     if at_last <= APART_SHARE {
         return None;
     }
     let is_together = |cut: &&Cut| {
-        let at_cut = apart_share(**cut, steps, hosts);
-        at_cut.is_some_and(|share| share <= TOGETHER_SHARE * at_last)
+        let at_cut = apart_shares(**cut);
+        at_cut.is_some_and(|[_, most]| most <= TOGETHER_SHARE * at_last)
     };
     earlier.iter().rfind(is_together).copied()
 }
 
-/// How far ranks of a host are apart at a cut: the mean over the steps, as a share of what these take. Ranks
-/// that are not known to share a host are not apart. `None` if no step shows it.
-fn apart_share(cut: Cut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> Option<f64> {
-    let (mut apart_s, mut takes_s) = (0.0, 0.0);
-    for (before, step) in steps.pairs() {
-        let Some(rows) = rank_rows(before, step, cut) else {
-            continue;
-        };
-        let mut starts: BTreeMap<&str, (RankNs, RankNs)> = BTreeMap::new();
-        for (row, host) in rows.iter().zip(hosts) {
-            let Some(host) = host else { continue };
-            let (first, last) = starts.entry(host).or_insert((row.start, row.start));
-            (*first, *last) = ((*first).min(row.start), (*last).max(row.start));
+/// How far ranks of a host are apart where a row begins, at least and at most, and what the row takes, in seconds.
+struct Apart {
+    least_s: f64,
+    most_s: f64,
+    takes_s: f64,
+}
+
+/// The same for each row in which the times of several ranks of a host are known.
+fn apart_in_rows(
+    cut: Cut,
+    steps: &DeliveredSteps<'_>,
+    hosts: &[Option<&str>],
+    error_s: impl Fn(u32, usize) -> Option<f64>,
+) -> Vec<Apart> {
+    let of_row = |(before, step)| {
+        let rows = rank_rows(before, step, cut)?;
+        let takes_s = rows.iter().map(RankRow::took_s).fold(0.0, f64::max);
+        // Behind a cut a row begins in the step before.
+        let begins_in = step.step - u32::from(cut != Cut::Data);
+        let mut ranks: BTreeMap<&str, Vec<(RankNs, f64)>> = BTreeMap::new();
+        for (rank, (row, host)) in rows.iter().zip(hosts).enumerate() {
+            let error_s = error_s(begins_in, rank).filter(|it| *it <= ERROR_SHARE * takes_s);
+            if let (Some(host), Some(error_s)) = (host, error_s) {
+                ranks.entry(host).or_default().push((row.start, error_s));
+            }
         }
-        let apart = starts
-            .values()
-            .map(|(first, last)| last.seconds_since(*first));
-        apart_s += apart.fold(0.0, f64::max);
-        takes_s += rows.iter().map(RankRow::took_s).fold(0.0, f64::max);
-    }
-    (takes_s > 0.0).then(|| apart_s / takes_s)
+        let of_hosts = ranks.values().filter(|ranks| ranks.len() > 1);
+        let apart_s = of_hosts.map(|ranks| apart_s(ranks));
+        let [least_s, most_s] =
+            apart_s.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])])?;
+        (takes_s > 0.0).then_some(Apart {
+            least_s,
+            most_s,
+            takes_s,
+        })
+    };
+    steps.pairs().filter_map(of_row).collect()
+}
+
+/// How far some ranks are apart, at least and at most, in seconds: when each is there, and by how much that may
+/// be off.
+fn apart_s(ranks: &[(RankNs, f64)]) -> [f64; 2] {
+    let from = ranks.iter().map(|(at, _)| *at).min().unwrap_or_default();
+    let at_s = |sign: f64| {
+        let at_s = ranks
+            .iter()
+            .map(move |(at, error_s)| at.seconds_since(from) + sign * error_s);
+        at_s.fold([f64::INFINITY, f64::NEG_INFINITY], |[least, most], at_s| {
+            [least.min(at_s), most.max(at_s)]
+        })
+    };
+    let (sooner, later) = (at_s(-1.0), at_s(1.0));
+    [(sooner[1] - later[0]).max(0.0), later[1] - sooner[0]]
 }
 
 /// How much later than usual ranks are at a cut, `[step][rank]` in seconds, each by its own clock;
@@ -127,5 +214,35 @@ mod tests {
         // What is not one clock shows nothing: it is off by as much at any cut.
         assert_eq!(met(25, 0, ["a", "b"]), None);
         assert_eq!(met(25, 7_000, ["a", "a"]), None);
+    }
+
+    #[test]
+    fn devices_meet_where_they_are_together_whatever_error_their_times_have() {
+        // One is late by 12 of 35 ms behind what it gathers, in each step.
+        let step = |begin_ms: u64, waits_ms: u64| {
+            format!("D0+{begin_ms} D1+5 B0+5 K+10 B1+{} O0 O1 K ", 1 + waits_ms)
+        };
+        let late = step(1, 0) + &step(13, 0).repeat(20);
+        let waits = step(1, 0) + &step(1, 12).repeat(20);
+        let [one, other] = [late, waits].map(|text| steps(&text).into_iter());
+        let job_steps = one.zip(other).map(|(one, other)| JobStep {
+            step: one.step,
+            ranks: [(0, one), (1, other)].into(),
+        });
+        let job_steps: Vec<JobStep> = job_steps.collect();
+        let steps = DeliveredSteps::new(None, &job_steps, &[0, 1]);
+        let backward = Cut::After(MarkKind::BackwardEnd);
+        let met = |error_s: Option<f64>, steps_known: u32| {
+            let error_s = |step: u32, _| error_s.filter(|_| step < steps_known);
+            let hosts = [Some("a"); 2];
+            let are_apart = devices_are_apart(Cut::Data, &steps, &hosts, error_s);
+            assert_eq!(are_apart, steps_known > 1);
+            devices_meet_on_hosts(&[backward, Cut::Data], &steps, &hosts, error_s)
+        };
+        assert_eq!(met(Some(0.0), u32::MAX), Some(backward));
+        assert_eq!(met(Some(0.0005), 6), Some(backward));
+        // They may as well be together at neither.
+        assert_eq!(met(Some(0.0015), u32::MAX), None);
+        assert_eq!(met(Some(0.0), 0), None);
     }
 }

@@ -209,6 +209,14 @@ pub(crate) fn choose_device_cut(
     }
 }
 
+/// Cuts at which devices may meet, behind the collectives of a stage, with the chosen one as the last.
+pub(crate) fn cuts_beside(chosen: Cut, steps: &DeliveredSteps<'_>) -> Vec<Cut> {
+    let mut cuts = cuts_behind_issues(steps);
+    cuts.retain(|cut| *cut != chosen);
+    cuts.push(chosen);
+    cuts
+}
+
 /// Looks again at the cut where ranks issue collectives, if ranks are not seen to meet anywhere.
 /// Ranks that share cores leave a meeting apart: what they are apart counts twice where each begins
 /// at 0, and once on their own clocks.

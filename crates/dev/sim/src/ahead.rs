@@ -558,12 +558,20 @@ fn device_times(rank: &AheadRank) -> Vec<Mark> {
                 return times;
             };
             seen_s = seen_s.max(polled_s);
+            // A look that finds a mark waiting asks for none behind it.
+            let before = place
+                .checked_sub(1)
+                .map_or(0.0, |before| rank.reached_s(&here[before]));
+            let looks = here[place + 1..].iter().map(|later| later.at_s);
+            let missed = looks.filter(|at_s| (before..rank.reached_s(seen)).contains(at_s));
+            let missed_s = missed.last();
             let time = DeviceTime {
                 reached: DeviceReached::mark(&seen.event()),
                 made_at: RankNs(clock_ns(seen.at_s)),
                 device_ns: ((rank.reached_s(seen) - began_s) * 1e9) as u64,
                 first_step: *run.start(),
                 place: place as u64,
+                seen_within_us: missed_s.map_or(0, |at_s| ((seen_s - at_s) * 1e6).ceil() as u32),
             };
             times.push(Mark {
                 at: RankNs(clock_ns(seen_s)),
@@ -578,6 +586,7 @@ fn device_times(rank: &AheadRank) -> Vec<Mark> {
             device_ns: 0,
             first_step: *run.start(),
             place: length as u64,
+            seen_within_us: 0,
         };
         times.push(Mark {
             event: Event::DeviceTime(time),

@@ -4,12 +4,15 @@ use model::{FEW_RANKS, Meeting, StageId, Window};
 use super::Track;
 use crate::cause::Best;
 use crate::pace::Seen;
-use crate::sides::SampledDelays;
+use crate::sides::{LastAccount, SampledDelays};
 use crate::{Devices, Fault};
 
 /// Steps without an account of their devices that are remembered. Few windows are awaited, but one of a
 /// recording may have any number of steps: faults are judged over the latest.
 const MAX_UNACCOUNTED: usize = 1024;
+/// Steps of the last account that are remembered: a fault may have begun in those behind its last sampled one.
+/// Ours: of the others so many show what steps took before.
+const MAX_EARLIER: usize = 64;
 
 /// What was seen of ranks that are compared with one another.
 #[derive(Debug, Default)]
@@ -30,6 +33,8 @@ pub(super) struct Group {
     pub(super) sampled: Seen,
     /// Steps since devices were last accounted for, ascending, and what each took, in seconds.
     pub(super) unaccounted: Vec<(u64, f64)>,
+    /// The account before these.
+    pub(super) last: Option<LastAccount>,
     /// What lateness now and then delays devices by.
     pub(super) delays: SampledDelays,
 }
@@ -47,11 +52,19 @@ impl Group {
         took_s
     }
 
-    /// Takes the sampled steps that its devices are accounted for by: all before them are.
-    pub(super) fn account(&mut self, devices: Devices<'_>) {
+    /// Takes the sampled steps that its devices are accounted for by, in which these faults were found: all
+    /// steps before are.
+    pub(super) fn account(&mut self, devices: Devices<'_>, faults: &[Fault]) {
         if let Devices::Accounted(account) = devices {
-            let accounts = account.found.steps.iter();
-            self.sampled.extend(accounts.map(|it| it.step));
+            let sampled = account.found.steps.iter().map(|it| it.step);
+            self.sampled.extend(sampled.clone());
+            let of_last = self.unaccounted.len().saturating_sub(MAX_EARLIER);
+            let found = faults.iter().map(|it| (it.ranks.clone(), it.stage));
+            self.last = sampled.last().map(|sampled| LastAccount {
+                steps: self.unaccounted.split_off(of_last),
+                sampled,
+                found: found.collect(),
+            });
         }
         if !matches!(devices, Devices::Awaited { .. }) {
             self.unaccounted.clear();
@@ -62,6 +75,13 @@ impl Group {
     pub(super) fn unaccounted_s(&self, from: u64) -> f64 {
         let since = self.unaccounted.iter().filter(|(step, _)| *step >= from);
         since.map(|(_, took_s)| took_s).sum()
+    }
+
+    /// The same of all steps since one that is known of, which may lie before the last account.
+    pub(super) fn exposed_since_s(&self, from: u64) -> f64 {
+        let earlier = self.last.iter().flat_map(|last| &last.steps);
+        let earlier = earlier.filter(|(step, _)| *step >= from);
+        earlier.map(|(_, took_s)| took_s).sum::<f64>() + self.unaccounted_s(from)
     }
 
     /// Steps without a strike of a track up to a step. Of one that only sampled steps show those count

@@ -131,3 +131,22 @@ fn a_fault_is_not_over_because_a_window_shows_nothing_of_hosts() {
     observe(&mut tracker, &window(120, 20, 3, None));
     assert_eq!(open(&tracker), [[0; 0]; 0]);
 }
+
+#[test]
+fn steps_that_accumulate_more_gradients_are_not_slower() {
+    let job = |passes: [usize; 4], pass_s: [f64; 4]| {
+        let mut tracker = Tracker::new(IncidentSettings::default(), Gates::default());
+        for (place, (passes, pass_s)) in passes.into_iter().zip(pass_s).enumerate() {
+            let segment = (StageId::BACKWARD, MarkKind::BackwardEnd);
+            let row = vec![pass_s; 2 * passes];
+            let mut block = block(&vec![segment; passes], 2, 20, row.repeat(20));
+            let first = 20 * place as u64;
+            block.steps.iter_mut().for_each(|step| *step += first);
+            observe(&mut tracker, &block.into());
+        }
+        open(&tracker).len()
+    };
+    assert_eq!(job([1, 1, 2, 2], [0.1; 4]), 0);
+    assert_eq!(job([1, 1, 1, 1], [0.1, 0.1, 0.2, 0.2]), 1);
+    assert_eq!(job([2, 1, 2, 2], [0.1, 0.1, 0.2, 0.2]), 1);
+}

@@ -58,6 +58,7 @@ impl DeviceSteps {
         window: &Window,
         gates: &Gates,
         baseline: &Baseline,
+        hosts: &BTreeMap<u32, String>,
     ) -> Option<DeviceAccount> {
         if window.runs_ahead {
             self.ahead += 1;
@@ -68,7 +69,7 @@ impl DeviceSteps {
         let last_step = window.first_step + window.steps.saturating_sub(1);
         // Windows of files may have any step numbers. Sampled steps have 32 bits.
         let last_step = u32::try_from(last_step).unwrap_or(u32::MAX);
-        let Some(mut sampled) = self.clock.take_window(&window.ranks, last_step) else {
+        let Some(mut sampled) = self.clock.take_window(&window.ranks, last_step, hosts) else {
             self.run_ahead = self.run_ahead.and_then(|(seconds, windows)| {
                 (windows < MAX_AWAITED).then_some((seconds, windows + 1))
             });
@@ -254,7 +255,9 @@ impl Stages {
     ) -> Vec<Finding> {
         // Before the account: steps that a profiler lengthens would count as usual ones.
         self.devices.leave_out(|step| context.is_left_out(step));
-        let account = self.devices.account(window, &self.gates, &self.baseline);
+        let account = self
+            .devices
+            .account(window, &self.gates, &self.baseline, context.hosts);
         self.across.take(
             window,
             found.exposed_s,

@@ -1,5 +1,7 @@
 //! What sampled steps say a job would take without some of its faults, beside the job without them.
 
+use std::collections::BTreeMap;
+
 use frontier::{Excess, QueueReplay};
 use laggard_sim::{AheadJob, ReadBack, Slow, SlowSpot};
 use model::{DeviceWindow, Event, Input, Side, StageId};
@@ -30,7 +32,9 @@ fn sampled(job: &AheadJob, inputs: &[Input]) -> DeviceWindow {
         }
     }
     let ranks: Vec<u32> = (0..job.ranks).collect();
-    clock.take_window(&ranks, u32::MAX).expect("enough steps")
+    clock
+        .take_window(&ranks, u32::MAX, &BTreeMap::new())
+        .expect("enough steps")
 }
 
 fn excess(slow: &Slow, steps: u32) -> Excess {

@@ -347,6 +347,25 @@ fn pauses_behind_read_backs_count_in_windows_that_sampled_none_of_them() {
     assert!((2.3..2.8).contains(&found.cost_s), "{}", found.text);
 }
 
+/// Each step has two collectives, at which both ranks may seem to wait for the other one. Only on the clock of
+/// their host it shows at which of them they are together.
+#[test]
+fn devices_of_a_host_meet_where_they_are_together_on_its_clock() {
+    let verdict = charged("reference_model", 1, Side::Device, 12.0..16.0);
+    let stage = only(&verdict).subject.stage.as_deref();
+    assert_eq!(stage, Some("data.gap"));
+}
+
+/// Of steps 44 to 52 none was sampled, and the device is slow since step 45: the account of the first steps is
+/// without it, and the one behind shows nothing else.
+#[test]
+fn a_device_may_be_slow_since_before_the_account_that_shows_it_first() {
+    let verdict = verdict_on("between_accounts", |_| true);
+    let found = only(&verdict);
+    assert_eq!(found.subject.ranks, [0], "{}", found.text);
+    assert!((44..=50).contains(&found.first_step), "{}", found.text);
+}
+
 /// The profiler was stopped long after the steps that it recorded.
 #[test]
 fn steps_between_a_profile_and_the_stop_of_its_profiler_count() {

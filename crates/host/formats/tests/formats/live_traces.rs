@@ -166,6 +166,7 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
                 device_ns: in_run_ns,
                 first_step,
                 place,
+                seen_within_us: 0,
             };
             (
                 device_ns,

@@ -22,6 +22,7 @@ fn issued_alike(looks_until_s: u64) -> Job {
             device_ns: place,
             first_step: 40,
             place,
+            seen_within_us: 0,
         };
         take_mark(job, rank, at_s, Event::DeviceTime(time));
     };

@@ -1,0 +1,90 @@
+//! Devices on the clocks of their hosts.
+
+use std::collections::BTreeMap;
+
+use model::{Cut, RankNs, RankStep};
+
+use super::{SampledStep, SampledSteps};
+use crate::align::JobStep;
+use crate::cells::DeliveredSteps;
+use crate::clocks::{devices_are_apart, devices_meet_on_hosts};
+
+/// Where devices were last found to meet by the clocks of their hosts, by the first of their ranks.
+#[derive(Debug, Default)]
+pub(super) struct MetOnHosts(BTreeMap<u32, Cut>);
+
+impl MetOnHosts {
+    /// The cut at which devices of a host are together, if on its clock they are apart at the last of some cuts.
+    /// What the clocks showed last holds until they show that it does not: hosts that are far ahead of their
+    /// devices leave open by how much the clocks differ.
+    ///
+    /// # Source
+    /// Ours: docs/math/device.md.
+    pub(super) fn at(
+        &mut self,
+        cuts: &[Cut],
+        sampled: &SampledSteps,
+        ranks: &[u32],
+        hosts: &BTreeMap<u32, String>,
+    ) -> Option<Cut> {
+        let (_, others) = cuts.split_last()?;
+        let first = *ranks.first().filter(|_| !others.is_empty())?;
+        let bounds_ns: Vec<_> = ranks.iter().map(|it| offsets_ns(sampled, *it)).collect();
+        let steps = sampled.iter().enumerate().map(|(at, (step, of_ranks))| {
+            let steps = of_ranks.values().zip(&bounds_ns);
+            let steps = steps.map(|(it, bounds_ns)| on_host(it, bounds_ns[at]));
+            let ranks = of_ranks.keys().copied().zip(steps).collect();
+            JobStep { step: *step, ranks }
+        });
+        let steps: Vec<JobStep> = steps.collect();
+        let steps = DeliveredSteps::new(None, &steps, ranks);
+        let host_of = |rank| hosts.get(rank).map(String::as_str);
+        let hosts: Vec<Option<&str>> = ranks.iter().map(host_of).collect();
+        let error_s = |step: u32, rank: usize| {
+            let at = sampled.binary_search_by_key(&step, |(step, _)| *step);
+            let [least_ns, most_ns] = bounds_ns[rank][at.ok()?];
+            Some((most_ns - least_ns) as f64 * 0.5e-9)
+        };
+        if let Some(met) = devices_meet_on_hosts(cuts, &steps, &hosts, error_s) {
+            self.0.insert(first, met);
+            return Some(met);
+        }
+        let known = self.0.get(&first).copied();
+        let known = known.filter(|cut| others.contains(cut))?;
+        (!devices_are_apart(known, &steps, &hosts, error_s)).then_some(known)
+    }
+}
+
+/// `[step]`: by how much the host's clock of a rank stands before that of its steps on the device, at least
+/// and at most. That clock goes on over runs that follow at once, so that what bounds one bounds all of them.
+fn offsets_ns(sampled: &SampledSteps, rank: u32) -> Vec<[i128; 2]> {
+    let mut offsets_ns = Vec::with_capacity(sampled.len());
+    for runs in sampled.chunk_by(|(one, _), (next, _)| one + 1 == *next) {
+        let of_steps = runs.iter().filter_map(|(_, steps)| steps.get(&rank));
+        let bounds_ns = of_steps.map(|it| it.offset_ns);
+        let bounds_ns = bounds_ns.reduce(|[least, most], [other_least, other_most]| {
+            let least = least.max(other_least);
+            // Devices and hosts tick alike but for their drift.
+            [least, most.min(other_most).max(least)]
+        });
+        offsets_ns.extend(std::iter::repeat_n(
+            bounds_ns.unwrap_or_default(),
+            runs.len(),
+        ));
+    }
+    offsets_ns
+}
+
+/// A step of a device on the clock of its host, as far as that is known.
+fn on_host(step: &SampledStep, [least_ns, most_ns]: [i128; 2]) -> RankStep {
+    let shifted = |at: RankNs| {
+        let at_ns = i128::from(at.0) + least_ns.midpoint(most_ns);
+        RankNs(u64::try_from(at_ns).unwrap_or_default())
+    };
+    let mut step = step.device().clone();
+    step.start = shifted(step.start);
+    for segment in &mut step.segments {
+        segment.end = shifted(segment.end);
+    }
+    step
+}
