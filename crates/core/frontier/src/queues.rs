@@ -448,6 +448,7 @@ mod tests {
                 device_before_read_s: none,
                 ahead_s: vec![vec![[0.1; 2]; ROWS * ranks]],
             },
+            points_in: BTreeSet::new(),
         }
     }
 

@@ -263,8 +263,11 @@ impl DeviceAccount {
     /// what they wait. Where ranks call different things, also lateness that rotates.
     fn leave_out_waits(&self, faults: &mut Vec<Fault>) {
         if self.sampled.window.calls_differ() {
-            // Each waits for another one in turn.
+            // Each waits for another one in turn, and what a device waits for looks like its work.
             faults.retain(|it| it.kind != FaultKind::Rotating || it.stage == StageId::DATA);
+            let points_in = &self.sampled.points_in;
+            let may_wait = |it: &Fault| it.stages().any(|it| points_in.contains(&it.stage));
+            faults.retain(|it| it.side == Some(Side::Host) || !may_wait(it));
         }
         if self.sampled.window.meeting != Meeting::Unseen {
             return;

@@ -274,6 +274,8 @@ pub struct DeviceWindow {
     pub read_backs: ReadBacks,
     /// What the hosts did meanwhile.
     pub host: HostTimes,
+    /// Stages in which some rank sends or receives.
+    pub points_in: BTreeSet<StageId>,
 }
 
 /// What hosts did in the steps of a [`DeviceWindow`].

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    Block, BlockTime, Cut, DeviceTime, DeviceWindow, Event, HostTimes, Mark, Meeting, RankNs,
-    RankStep, ReadBacks, StageId,
+    Block, BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, Meeting,
+    RankNs, RankStep, ReadBacks, StageId,
 };
 
 use self::groups::waits_in_groups_s;
@@ -476,6 +476,14 @@ impl DeviceClock {
             device_before_read_s: durations_s(&sampled, StepClock::BeforeRead, ranks, cut)?,
             ahead_s,
         };
+        let segments = device.iter().flat_map(|step| step.ranks.values());
+        let segments = segments.flat_map(|step| &step.segments);
+        let is_point =
+            |ending| matches!(ending, Ending::Issue { op, .. } if op.is_point_to_point());
+        let points_in = segments
+            .filter(|it| is_point(it.ending))
+            .map(|it| it.stage)
+            .collect();
         let (mut least_s, mut most_s) = (Vec::new(), Vec::new());
         let mut read_backs = ReadBacks::default();
         for step in sampled.iter().flat_map(|(_, ranks)| ranks.values()) {
@@ -490,6 +498,7 @@ impl DeviceClock {
             run_ahead_s: model::median(&mut least_s).unwrap_or(0.0),
             run_ahead_most_s: model::median(&mut most_s).unwrap_or(0.0),
             read_backs,
+            points_in,
             window,
         })
     }

@@ -1,4 +1,4 @@
-use model::{DeviceReached, Ending, MarkKind};
+use model::{DeviceReached, MarkKind};
 use proptest::prelude::*;
 
 use super::*;
