@@ -8,7 +8,7 @@ use crate::cells::{DeliveredSteps, RankRow, rank_rows};
 
 /// Share of a step by which ranks of a host must typically be apart at a cut for them not to meet there.
 /// Ours: that of a candidate for a fault.
-const APART_SHARE: f64 = 0.02;
+pub(crate) const APART_SHARE: f64 = 0.02;
 /// Share of that by which they are at most apart where they meet. Ours.
 const TOGETHER_SHARE: f64 = 0.25;
 /// Share of a step by which the times of a rank may be off that is asked. Ours: the distances above lie between
@@ -50,15 +50,16 @@ pub(crate) fn devices_meet_on_hosts(
     meets(cuts, |cut| typically_apart(cut, steps, hosts, &error_s))
 }
 
-/// Whether devices of a host are apart at a cut in most steps, as far as their times on its clock are known.
-pub(crate) fn devices_are_apart(
+/// The share of a step by which devices of a host are apart at a cut in most steps, at least; zero where their
+/// times on its clock are not known.
+pub(crate) fn devices_apart_share(
     cut: Cut,
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
     error_s: impl Fn(u32, usize) -> Option<f64>,
-) -> bool {
+) -> f64 {
     let apart = typically_apart(cut, steps, hosts, error_s);
-    apart.is_some_and(|[least, _]| least > APART_SHARE)
+    apart.map_or(0.0, |[least, _]| least)
 }
 
 /// The shares of a step by which devices of a host are apart at a cut, at least and at most: the medians.
@@ -235,8 +236,8 @@ mod tests {
         let met = |error_s: Option<f64>, steps_known: u32| {
             let error_s = |step: u32, _| error_s.filter(|_| step < steps_known);
             let hosts = [Some("a"); 2];
-            let are_apart = devices_are_apart(Cut::Data, &steps, &hosts, error_s);
-            assert_eq!(are_apart, steps_known > 1);
+            let apart = devices_apart_share(Cut::Data, &steps, &hosts, error_s);
+            assert_eq!(apart > 0.0, steps_known > 1);
             devices_meet_on_hosts(&[backward, Cut::Data], &steps, &hosts, error_s)
         };
         assert_eq!(met(Some(0.0), u32::MAX), Some(backward));

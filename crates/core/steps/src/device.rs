@@ -447,8 +447,8 @@ impl DeviceClock {
             (cut, meeting) = (issued, Meeting::Issued);
         }
         let cuts = cuts_beside(cut, &steps);
-        if let Some(met) = self.met.at(&cuts, &sampled, ranks, hosts) {
-            (cut, meeting) = (met, Meeting::Seen);
+        if let Some(on_hosts) = self.met.at(&cuts, &sampled, ranks, hosts) {
+            (cut, meeting) = on_hosts;
         }
         let mut window = build_cut(steps, ranks, cut)?;
         window.meeting = meeting;

@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, RankNs, RankStep};
+use model::{Cut, Meeting, RankNs, RankStep};
 
 use super::{SampledStep, SampledSteps};
 use crate::align::JobStep;
 use crate::cells::DeliveredSteps;
-use crate::clocks::{devices_are_apart, devices_meet_on_hosts};
+use crate::clocks::{APART_SHARE, devices_apart_share, devices_meet_on_hosts};
+
+/// Share of a step by which devices are apart in most steps that do not meet there. Ours: what one does behind a
+/// meeting before the cut is less.
+const FAR_SHARE: f64 = 0.5;
 
 /// Where devices were last found to meet by the clocks of their hosts, by the first of their ranks.
 #[derive(Debug, Default)]
 pub(super) struct MetOnHosts(BTreeMap<u32, Cut>);
 
 impl MetOnHosts {
-    /// The cut at which devices of a host are together, if on its clock they are apart at the last of some cuts.
-    /// What the clocks showed last holds until they show that it does not: hosts that are far ahead of their
+    /// The cut at which devices of a host are together, if on its clock they are apart at the last of some cuts; or
+    /// that they do not meet there, if they are far apart. What the clocks showed last holds until they show that it does not: hosts that are far ahead of their
     /// devices leave open by how much the clocks differ.
     ///
     /// # Source
@@ -26,9 +30,9 @@ impl MetOnHosts {
         sampled: &SampledSteps,
         ranks: &[u32],
         hosts: &BTreeMap<u32, String>,
-    ) -> Option<Cut> {
-        let (_, others) = cuts.split_last()?;
-        let first = *ranks.first().filter(|_| !others.is_empty())?;
+    ) -> Option<(Cut, Meeting)> {
+        let (chosen, others) = cuts.split_last()?;
+        let first = *ranks.first().filter(|_| ranks.len() > 1)?;
         let bounds_ns: Vec<_> = ranks.iter().map(|it| offsets_ns(sampled, *it)).collect();
         let steps = sampled.iter().enumerate().map(|(at, (step, of_ranks))| {
             let steps = of_ranks.values().zip(&bounds_ns);
@@ -47,11 +51,15 @@ impl MetOnHosts {
         };
         if let Some(met) = devices_meet_on_hosts(cuts, &steps, &hosts, error_s) {
             self.0.insert(first, met);
-            return Some(met);
+            return Some((met, Meeting::Seen));
         }
+        let apart_share = |cut| devices_apart_share(cut, &steps, &hosts, error_s);
         let known = self.0.get(&first).copied();
-        let known = known.filter(|cut| others.contains(cut))?;
-        (!devices_are_apart(known, &steps, &hosts, error_s)).then_some(known)
+        let known = known.filter(|cut| others.contains(cut) && apart_share(*cut) <= APART_SHARE);
+        match known {
+            Some(known) => Some((known, Meeting::Seen)),
+            None => (apart_share(*chosen) > FAR_SHARE).then_some((*chosen, Meeting::Unseen)),
+        }
     }
 }
 
