@@ -387,7 +387,7 @@ fn reads_every(steps: &[u64], rows: &[QueueRow]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use model::{
         Block, Boundary, CollectiveOp, Ending, HostTimes, MarkKind, ReadBacks, Sync, Window,

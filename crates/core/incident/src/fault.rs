@@ -601,6 +601,24 @@ pub(crate) fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
     joined
 }
 
+/// What is known of the steps before those of an account.
+#[derive(Clone, Debug)]
+pub(crate) struct LastAccount {
+    /// The last of these steps, ascending, and what each took, in seconds.
+    pub(crate) steps: Vec<(u64, f64)>,
+    /// The last of them that was sampled.
+    pub(crate) sampled: u64,
+    /// What was found in them: ranks, and a stage.
+    pub(crate) found: Vec<(Vec<u32>, StageId)>,
+}
+
+impl LastAccount {
+    pub(crate) fn shows(&self, fault: &Fault) -> bool {
+        let mut found = self.found.iter();
+        found.any(|(ranks, stage)| *ranks == fault.ranks && fault.is_in(*stage))
+    }
+}
+
 /// Steps that faults are judged over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch<'steps> {
@@ -610,6 +628,8 @@ pub(crate) struct Stretch<'steps> {
     pub(crate) exposed_s: f64,
     /// What one of them usually takes, in seconds.
     pub(crate) median_s: f64,
+    /// The account before them, if devices have one.
+    pub(crate) last: Option<&'steps LastAccount>,
 }
 
 impl Stretch<'_> {
@@ -705,6 +725,7 @@ pub(crate) fn judge_window(
         steps: &steps,
         exposed_s: found.exposed_s,
         median_s: found.median_step_s(),
+        last: None,
     };
     judge(faults, stretch, settings);
     faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));

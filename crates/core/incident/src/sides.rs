@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
 use model::{
-    Block, DeviceWindow, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others,
+    Block, DeviceWindow, Ending, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others,
 };
 
 use crate::behind::falls_behind;
@@ -45,24 +45,6 @@ pub struct DeviceAccount {
     pub found: WindowFrontier,
     /// Stages in which hosts of the job read something back, so far.
     pub reads_in: BTreeSet<StageId>,
-}
-
-/// What is known of the steps before those of an account.
-#[derive(Clone, Debug)]
-pub(crate) struct LastAccount {
-    /// The last of these steps, ascending, and what each took, in seconds.
-    pub(crate) steps: Vec<(u64, f64)>,
-    /// The last of them that was sampled.
-    pub(crate) sampled: u64,
-    /// What was found in them: ranks, and a stage.
-    pub(crate) found: Vec<(Vec<u32>, StageId)>,
-}
-
-impl LastAccount {
-    fn shows(&self, fault: &Fault) -> bool {
-        let mut found = self.found.iter();
-        found.any(|(ranks, stage)| *ranks == fault.ranks && fault.is_in(*stage))
-    }
 }
 
 /// The steps that a fault stands for which sampled ones show.
@@ -136,6 +118,9 @@ impl Devices<'_> {
     }
 }
 
+/// Share of a fault's stages, where it strikes, that lies right behind collectives if these are what it waits
+/// for. Ours.
+const BEHIND_SHARE: f64 = 0.5;
 /// Sampled steps without it, at least, by which a fault is over, and the chance below which they are none
 /// that it left out. Ours.
 const OVER_ROWS: usize = 2;
@@ -210,11 +195,10 @@ impl DeviceAccount {
     }
 
     /// Ranks that are late on their devices' clocks, and what of them is slow, as faults of the
-    /// `steps` since the last account, of which these were sampled.
+    /// steps since the last account, of which these were sampled.
     fn faults(
         &self,
-        steps: &[(u64, f64)],
-        last: Option<&LastAccount>,
+        stretch: Stretch<'_>,
         gates: &Gates,
         settings: &IncidentSettings,
     ) -> Vec<Fault> {
@@ -230,7 +214,7 @@ impl DeviceAccount {
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
         self.leave_out_waits(&mut faults);
-        let mut faults = self.charge(faults, steps, last);
+        let mut faults = self.charge(faults, stretch);
         self.leave_out_hidden(&mut faults);
         faults
     }
@@ -277,13 +261,19 @@ impl DeviceAccount {
         let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
         let ranks = self.sampled.window.ranks.len();
         let may_be = |it: &Fault| is_late(it) && is_steady(it) && 2 * it.ranks.len() <= ranks;
-        let steady = faults.iter().enumerate().filter(|(_, it)| may_be(it));
-        let latest =
-            steady.max_by(|(_, one), (_, other)| one.late_sum_s().total_cmp(&other.late_sum_s()));
-        let Some((at, _)) = latest else {
+        let steady = faults.extract_if(.., |it| may_be(it));
+        let mut steady: Vec<Fault> = steady.collect();
+        steady.sort_by(|one, other| one.late_sum_s().total_cmp(&other.late_sum_s()));
+        let latest = steady.pop();
+        faults.extend(steady);
+        let is_latest = |rank: &u32| latest.iter().any(|latest| latest.ranks.contains(rank));
+        faults.retain(|it| {
+            let is_its = it.ranks.iter().all(is_latest);
+            !is_late(it) || is_steady(it) || is_its || !self.is_behind_collectives(it)
+        });
+        let Some(mut latest) = latest else {
             return;
         };
-        let mut latest = faults.remove(at);
         let late_s = latest.late_sum_s();
         let is_other = |fault: &Fault| fault.ranks.iter().all(|it| !latest.ranks.contains(it));
         let waits = |fault: &mut Fault| {
@@ -301,14 +291,38 @@ impl DeviceAccount {
         faults.insert(0, latest);
     }
 
+    /// Whether a fault lies mostly right behind collectives that join its ranks with others.
+    fn is_behind_collectives(&self, fault: &Fault) -> bool {
+        let window = &self.sampled.window;
+        let (mut behind_s, mut all_s) = (0.0, 0.0);
+        for account in &self.found.steps {
+            let block = &window.blocks[account.block];
+            let row = account.row * block.boundaries.len();
+            for (at, boundary) in block.boundaries.iter().enumerate() {
+                if !fault.strikes_in(block, account.row, boundary.stage) {
+                    continue;
+                }
+                let took_s = &block.durations_s[(row + at) * block.ranks..][..block.ranks];
+                let columns = fault
+                    .ranks
+                    .iter()
+                    .filter_map(|it| window.ranks.binary_search(it).ok());
+                let took_s: f64 = columns.map(|column| took_s[column]).sum();
+                all_s += took_s;
+                let before = at
+                    .checked_sub(1)
+                    .map(|before| block.boundaries[before].ending);
+                if before.is_some_and(Ending::joins) {
+                    behind_s += took_s;
+                }
+            }
+        }
+        behind_s >= BEHIND_SHARE * all_s
+    }
+
     /// What faults of the sampled steps cost in the steps that these stand for: by the queues of
     /// hosts and devices, where these can be run again.
-    fn charge(
-        &self,
-        faults: Vec<Fault>,
-        steps: &[(u64, f64)],
-        last: Option<&LastAccount>,
-    ) -> Vec<Fault> {
+    fn charge(&self, faults: Vec<Fault>, stretch: Stretch<'_>) -> Vec<Fault> {
         let (mut late, others): (Vec<Fault>, Vec<Fault>) = faults
             .into_iter()
             .partition(|fault| fault.kind == FaultKind::LateRanks);
@@ -318,7 +332,7 @@ impl DeviceAccount {
         };
         let reached: Vec<Reach> = late
             .iter()
-            .map(|fault| self.reach(fault, is_alone(fault), steps, last))
+            .map(|fault| self.reach(fault, is_alone(fault), stretch))
             .collect();
         let replay = self.run_again(&mut late);
         // A fault may strike only steps that have other boundaries, such as those with a checkpoint.
@@ -358,7 +372,7 @@ impl DeviceAccount {
         }
         let others = others
             .into_iter()
-            .map(|fault| (self.reach(&fault, false, steps, last), fault))
+            .map(|fault| (self.reach(&fault, false, stretch), fault))
             .map(|(reach, fault)| reach.charge(fault, 1));
         charged.into_iter().chain(others).collect()
     }
@@ -399,13 +413,8 @@ impl DeviceAccount {
     /// strikes each step since, until it is over: of those before and behind, more or fewer may be sampled.
     /// `is_alone` says that no other rank is late there, from which it may have taken over. One that strikes the
     /// first sampled step may have begun before the last account, behind the last step that was sampled for it.
-    fn reach(
-        &self,
-        fault: &Fault,
-        is_alone: bool,
-        steps: &[(u64, f64)],
-        before: Option<&LastAccount>,
-    ) -> Reach {
+    fn reach(&self, fault: &Fault, is_alone: bool, stretch: Stretch<'_>) -> Reach {
+        let steps = stretch.steps;
         let accounts = &self.found.steps;
         let blocks = &self.sampled.window.blocks;
         let rows = accounts
@@ -424,12 +433,12 @@ impl DeviceAccount {
         let end = if is_over { behind } else { accounts.len() };
         let since = accounts.len() - at;
         let first = accounts.get(at).map_or(0, |account| account.step);
-        let before = before.filter(|before| at == 0 && !before.shows(fault));
+        let last = stretch.last.filter(|last| at == 0 && !last.shows(fault));
         let free = match at.checked_sub(1) {
             Some(free) => Some(accounts[free].step),
-            None => before.map(|before| before.sampled),
+            None => last.map(|last| last.sampled),
         };
-        let earlier = before.map_or(&[][..], |before| &before.steps);
+        let earlier = last.map_or(&[][..], |last| &last.steps);
         let since_steps = [earlier, steps].concat();
         let shown = free.and_then(|free| onset(&since_steps, free, first));
         let is_steady = |of: usize| struck as f64 >= STEADY_SHARE * of as f64;
@@ -573,7 +582,6 @@ pub(crate) fn settle(
     window: &Window,
     devices: Devices<'_>,
     delays: &mut SampledDelays,
-    last: Option<&LastAccount>,
     stretch: Stretch<'_>,
     gates: &Gates,
     settings: &IncidentSettings,
@@ -589,7 +597,7 @@ pub(crate) fn settle(
         Devices::Accounted(account) => Some(account),
         _ => None,
     };
-    let found = account.map(|account| account.faults(stretch.steps, last, gates, settings));
+    let found = account.map(|account| account.faults(stretch, gates, settings));
     let mut found = found.unwrap_or_default();
     delays.take(&found);
     // Which steps a host struck now and then it knows of all, the device only of those sampled.

@@ -229,11 +229,11 @@ impl Tracker {
             window,
             devices,
             &mut group.delays,
-            group.last.as_ref(),
             Stretch {
                 steps: &group.unaccounted,
                 exposed_s,
                 median_s: found.median_step_s(),
+                last: group.last.as_ref(),
             },
             gates,
             settings,

@@ -28,9 +28,9 @@ pub(crate) fn meets_on_hosts(
 ) -> Option<Cut> {
     // On average: some may pause now and then.
     meets(cuts, |cut| {
-        let rows = apart_in_rows(cut, steps, hosts, |_, _| Some(0.0));
+        let rows = apart_in_rows(cut, steps, hosts, |_, _, _| Some(0.0));
         let (apart_s, takes_s) = rows.iter().fold((0.0, 0.0), |(apart_s, takes_s), row| {
-            (apart_s + row.least_s, takes_s + row.takes_s)
+            (apart_s + row.apart_s[0], takes_s + row.takes_s)
         });
         (takes_s > 0.0).then_some([apart_s / takes_s; 2])
     })
@@ -47,7 +47,10 @@ pub(crate) fn devices_meet_on_hosts(
     hosts: &[Option<&str>],
     error_s: impl Fn(u32, usize) -> Option<f64>,
 ) -> Option<Cut> {
-    meets(cuts, |cut| typically_apart(cut, steps, hosts, &error_s))
+    let close_s = |step, rank, takes_s: f64| {
+        error_s(step, rank).filter(|error_s| *error_s <= ERROR_SHARE * takes_s)
+    };
+    meets(cuts, |cut| typically_apart(cut, steps, hosts, close_s))
 }
 
 /// The share of a step by which devices of a host are apart at a cut in most steps, at least; zero where their
@@ -58,7 +61,7 @@ pub(crate) fn devices_apart_share(
     hosts: &[Option<&str>],
     error_s: impl Fn(u32, usize) -> Option<f64>,
 ) -> f64 {
-    let apart = typically_apart(cut, steps, hosts, error_s);
+    let apart = typically_apart(cut, steps, hosts, |step, rank, _| error_s(step, rank));
     apart.map_or(0.0, |[least, _]| least)
 }
 
@@ -67,14 +70,14 @@ fn typically_apart(
     cut: Cut,
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
-    error_s: impl Fn(u32, usize) -> Option<f64>,
+    error_s: impl Fn(u32, usize, f64) -> Option<f64>,
 ) -> Option<[f64; 2]> {
     let rows = apart_in_rows(cut, steps, hosts, error_s);
-    let typical = |of: fn(&Apart) -> f64| {
-        let mut shares: Vec<f64> = rows.iter().map(|it| of(it) / it.takes_s).collect();
-        median(&mut shares)
+    let typical = |bound: usize| {
+        let shares = rows.iter().map(|row| row.apart_s[bound] / row.takes_s);
+        median(&mut shares.collect::<Vec<f64>>())
     };
-    Some([typical(|it| it.least_s)?, typical(|it| it.most_s)?])
+    Some([typical(0)?, typical(1)?])
 }
 
 /// Of cuts with the shares of a step by which ranks are apart there, at least and at most.
@@ -95,17 +98,17 @@ fn meets(cuts: &[Cut], apart_shares: impl Fn(Cut) -> Option<[f64; 2]>) -> Option
 
 /// How far ranks of a host are apart where a row begins, at least and at most, and what the row takes, in seconds.
 struct Apart {
-    least_s: f64,
-    most_s: f64,
+    apart_s: [f64; 2],
     takes_s: f64,
 }
 
-/// The same for each row in which the times of several ranks of a host are known.
+/// The same for each row in which the times of several ranks of a host are known; `error_s` knows what the row
+/// takes as well.
 fn apart_in_rows(
     cut: Cut,
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
-    error_s: impl Fn(u32, usize) -> Option<f64>,
+    error_s: impl Fn(u32, usize, f64) -> Option<f64>,
 ) -> Vec<Apart> {
     let of_row = |(before, step)| {
         let rows = rank_rows(before, step, cut)?;
@@ -114,20 +117,14 @@ fn apart_in_rows(
         let begins_in = step.step - u32::from(cut != Cut::Data);
         let mut ranks: BTreeMap<&str, Vec<(RankNs, f64)>> = BTreeMap::new();
         for (rank, (row, host)) in rows.iter().zip(hosts).enumerate() {
-            let error_s = error_s(begins_in, rank).filter(|it| *it <= ERROR_SHARE * takes_s);
-            if let (Some(host), Some(error_s)) = (host, error_s) {
+            if let (Some(host), Some(error_s)) = (host, error_s(begins_in, rank, takes_s)) {
                 ranks.entry(host).or_default().push((row.start, error_s));
             }
         }
         let of_hosts = ranks.values().filter(|ranks| ranks.len() > 1);
         let apart_s = of_hosts.map(|ranks| apart_s(ranks));
-        let [least_s, most_s] =
-            apart_s.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])])?;
-        (takes_s > 0.0).then_some(Apart {
-            least_s,
-            most_s,
-            takes_s,
-        })
+        let apart_s = apart_s.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])])?;
+        (takes_s > 0.0).then_some(Apart { apart_s, takes_s })
     };
     steps.pairs().filter_map(of_row).collect()
 }

@@ -563,8 +563,8 @@ fn device_times(rank: &AheadRank) -> Vec<Mark> {
                 .checked_sub(1)
                 .map_or(0.0, |before| rank.reached_s(&here[before]));
             let looks = here[place + 1..].iter().map(|later| later.at_s);
-            let missed = looks.filter(|at_s| (before..rank.reached_s(seen)).contains(at_s));
-            let missed_s = missed.last();
+            let mut missed = looks.filter(|at_s| (before..rank.reached_s(seen)).contains(at_s));
+            let missed_s = missed.next_back();
             let time = DeviceTime {
                 reached: DeviceReached::mark(&seen.event()),
                 made_at: RankNs(clock_ns(seen.at_s)),

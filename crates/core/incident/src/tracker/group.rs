@@ -3,8 +3,9 @@ use model::{FEW_RANKS, Meeting, StageId, Window};
 
 use super::Track;
 use crate::cause::Best;
+use crate::fault::LastAccount;
 use crate::pace::Seen;
-use crate::sides::{LastAccount, SampledDelays};
+use crate::sides::SampledDelays;
 use crate::{Devices, Fault};
 
 /// Steps without an account of their devices that are remembered. Few windows are awaited, but one of a
@@ -56,13 +57,13 @@ impl Group {
     /// steps before are.
     pub(super) fn account(&mut self, devices: Devices<'_>, faults: &[Fault]) {
         if let Devices::Accounted(account) = devices {
-            let sampled = account.found.steps.iter().map(|it| it.step);
-            self.sampled.extend(sampled.clone());
+            let sampled = &account.found.steps;
+            self.sampled.extend(sampled.iter().map(|it| it.step));
             let of_last = self.unaccounted.len().saturating_sub(MAX_EARLIER);
             let found = faults.iter().map(|it| (it.ranks.clone(), it.stage));
-            self.last = sampled.last().map(|sampled| LastAccount {
+            self.last = sampled.last().map(|last| LastAccount {
                 steps: self.unaccounted.split_off(of_last),
-                sampled,
+                sampled: last.step,
                 found: found.collect(),
             });
         }

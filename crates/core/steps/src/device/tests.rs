@@ -123,6 +123,25 @@ fn what_nobody_looked_at_in_time_is_known_between_two_bounds() {
     assert_eq!(segments_ms(step.on(StepClock::HostBoundLeast))[1], 0);
 }
 
+/// Hosts that are far ahead, and look every other millisecond.
+#[test]
+fn a_look_in_vain_bounds_what_the_clocks_differ_by() {
+    let offset_ms = |seen_within_us| {
+        let mut looked = device_marks(STEP, 1, |place, host_ms| busy(place, host_ms) + 100);
+        for (_, time) in &mut looked {
+            time.seen_within_us = seen_within_us;
+        }
+        let [step] = &steps_of(&looked)[..] else {
+            panic!("a step")
+        };
+        step.offset_ns.map(|ns| ns / i128::from(MS))
+    };
+    // The device got to its first mark at 101 ms.
+    let [least_ms, most_ms] = offset_ms(0);
+    assert_eq!((least_ms, most_ms), (1, 102));
+    assert_eq!(offset_ms(2_000), [100, 102]);
+}
+
 #[test]
 fn what_is_read_back_is_counted_with_what_it_may_cost() {
     // Read back 10 ms before the device is done; 3 ms later the host launches again.

@@ -356,6 +356,24 @@ fn devices_of_a_host_meet_where_they_are_together_on_its_clock() {
     assert_eq!(stage, Some("data.gap"));
 }
 
+/// In the average of every eighth step rank 0 waits for all that rank 1 lost.
+#[test]
+fn a_device_that_waits_for_an_average_is_not_named() {
+    let verdict = charged("averaged_weights", 1, Side::Device, 10.0..16.0);
+    let stage = only(&verdict).subject.stage.as_deref();
+    assert_eq!(stage, Some("model.backward_cpu_wall"));
+    // In the first one it also waits for a rank that started later.
+    charged("averaged_late_start", 2, Side::Device, 11.0..16.0);
+}
+
+/// Rank 0 receives what rank 1 computes.
+#[test]
+fn a_device_that_waits_for_what_it_receives_is_not_named() {
+    let verdict = verdict_on("pipeline_by_hand", |_| true);
+    assert_eq!(verdict.conclusion(), Some(Conclusion::DeviceWaitsUnseen));
+    assert!(verdict.incidents.is_empty(), "{:#?}", verdict.incidents);
+}
+
 /// Of steps 44 to 52 none was sampled, and the device is slow since step 45: the account of the first steps is
 /// without it, and the one behind shows nothing else.
 #[test]
