@@ -317,7 +317,7 @@ impl DeviceAccount {
                 }
             }
         }
-        behind_s >= BEHIND_SHARE * all_s
+        behind_s > 0.0 && behind_s >= BEHIND_SHARE * all_s
     }
 
     /// What faults of the sampled steps cost in the steps that these stand for: by the queues of

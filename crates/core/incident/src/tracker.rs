@@ -153,13 +153,14 @@ impl Tracker {
             .filter(|f| f.notable && f.kind == FaultKind::LateRanks);
         let late_stages: Vec<StageId> = late.map(|fault| fault.stage).collect();
         vouch(window, found, &late_stages, &self.gates);
-        let found_faults = faults.clone();
+        let found_in = faults.iter().map(|it| (it.ranks.clone(), it.stage));
+        let found_in: Vec<(Vec<u32>, StageId)> = found_in.collect();
         let shown: Vec<u64> = faults
             .into_iter()
             .map(|fault| self.follow(fault, window, found, &group))
             .collect();
         let awaits = matches!(devices, Devices::Awaited { .. });
-        group.account(devices, &found_faults);
+        group.account(devices, found_in);
         let is_unjudged = group.unjudged.count(window.first_step..=self.last_step) > 0;
         self.groups.push(group);
         // Tracks that are new lie behind those in `open`, and `zip` ends before them.

@@ -53,18 +53,17 @@ impl Group {
         took_s
     }
 
-    /// Takes the sampled steps that its devices are accounted for by, in which these faults were found: all
-    /// steps before are.
-    pub(super) fn account(&mut self, devices: Devices<'_>, faults: &[Fault]) {
+    /// Takes the sampled steps that its devices are accounted for by, in which faults of these ranks were found
+    /// in these stages: all steps before are.
+    pub(super) fn account(&mut self, devices: Devices<'_>, found: Vec<(Vec<u32>, StageId)>) {
         if let Devices::Accounted(account) = devices {
             let sampled = &account.found.steps;
             self.sampled.extend(sampled.iter().map(|it| it.step));
             let of_last = self.unaccounted.len().saturating_sub(MAX_EARLIER);
-            let found = faults.iter().map(|it| (it.ranks.clone(), it.stage));
             self.last = sampled.last().map(|last| LastAccount {
                 steps: self.unaccounted.split_off(of_last),
                 sampled: last.step,
-                found: found.collect(),
+                found,
             });
         }
         if !matches!(devices, Devices::Awaited { .. }) {
