@@ -613,6 +613,7 @@ pub(crate) struct LastAccount {
 }
 
 impl LastAccount {
+    /// Whether the fault was found in them, in one of its stages.
     pub(crate) fn shows(&self, fault: &Fault) -> bool {
         let mut found = self.found.iter();
         found.any(|(ranks, stage)| *ranks == fault.ranks && fault.is_in(*stage))

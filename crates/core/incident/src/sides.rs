@@ -244,7 +244,8 @@ impl DeviceAccount {
     /// each step: those that take longer now and then, as it falls behind until they meet and the others
     /// then wait for all of that at once; and those that are late elsewhere in each step by less, or that
     /// are most of the ranks, as where each hands its work on to the next. What the latter seem to cost is
-    /// what they wait. Where ranks call different things, also lateness that rotates.
+    /// what they wait. Also those that are late now and then, right behind collectives. Where ranks call
+    /// different things, also lateness that rotates, and what is slow where some rank sends or receives.
     fn leave_out_waits(&self, faults: &mut Vec<Fault>) {
         if self.sampled.window.calls_differ() {
             // Each waits for another one in turn, and what a device waits for looks like its work.

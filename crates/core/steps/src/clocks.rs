@@ -28,7 +28,7 @@ pub(crate) fn meets_on_hosts(
 ) -> Option<Cut> {
     // On average: some may pause now and then.
     meets(cuts, |cut| {
-        let rows = apart_in_rows(cut, steps, hosts, |_, _, _| Some(0.0));
+        let rows = apart_in_rows(cut, steps, hosts, |_, _| Some([0; 2]), ERROR_SHARE);
         let (apart_s, takes_s) = rows.iter().fold((0.0, 0.0), |(apart_s, takes_s), row| {
             (apart_s + row.apart_s[0], takes_s + row.takes_s)
         });
@@ -36,8 +36,7 @@ pub(crate) fn meets_on_hosts(
     })
 }
 
-/// The same of devices in most steps, by times on their hosts' clocks: `error_s` is by how much those of a rank in
-/// a step may be off, in seconds, `None` where that is not known.
+/// The same of devices in most steps, as far as their times on their hosts' clocks are known well.
 ///
 /// # Source
 /// Ours: docs/math/device.md.
@@ -45,12 +44,11 @@ pub(crate) fn devices_meet_on_hosts(
     cuts: &[Cut],
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
-    error_s: impl Fn(u32, usize) -> Option<f64>,
+    offset_ns: impl Fn(u32, usize) -> Option<[i128; 2]>,
 ) -> Option<Cut> {
-    let close_s = |step, rank, takes_s: f64| {
-        error_s(step, rank).filter(|error_s| *error_s <= ERROR_SHARE * takes_s)
-    };
-    meets(cuts, |cut| typically_apart(cut, steps, hosts, close_s))
+    meets(cuts, |cut| {
+        typically_apart(cut, steps, hosts, &offset_ns, ERROR_SHARE)
+    })
 }
 
 /// The share of a step by which devices of a host are apart at a cut in most steps, at least; zero where their
@@ -59,9 +57,9 @@ pub(crate) fn devices_apart_share(
     cut: Cut,
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
-    error_s: impl Fn(u32, usize) -> Option<f64>,
+    offset_ns: impl Fn(u32, usize) -> Option<[i128; 2]>,
 ) -> f64 {
-    let apart = typically_apart(cut, steps, hosts, |step, rank, _| error_s(step, rank));
+    let apart = typically_apart(cut, steps, hosts, offset_ns, f64::INFINITY);
     apart.map_or(0.0, |[least, _]| least)
 }
 
@@ -70,9 +68,10 @@ fn typically_apart(
     cut: Cut,
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
-    error_s: impl Fn(u32, usize, f64) -> Option<f64>,
+    offset_ns: impl Fn(u32, usize) -> Option<[i128; 2]>,
+    error_share: f64,
 ) -> Option<[f64; 2]> {
-    let rows = apart_in_rows(cut, steps, hosts, error_s);
+    let rows = apart_in_rows(cut, steps, hosts, offset_ns, error_share);
     let typical = |bound: usize| {
         let shares = rows.iter().map(|row| row.apart_s[bound] / row.takes_s);
         median(&mut shares.collect::<Vec<f64>>())
@@ -102,47 +101,50 @@ struct Apart {
     takes_s: f64,
 }
 
-/// The same for each row in which the times of several ranks of a host are known; `error_s` knows what the row
-/// takes as well.
+/// The same for each row in which the times of several ranks of a host are known.
+///
+/// `offset_ns` is by how much the host's clock stands before that of a rank's step, at least and at most; only
+/// times that are off by no more than `error_share` of the row count.
 fn apart_in_rows(
     cut: Cut,
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
-    error_s: impl Fn(u32, usize, f64) -> Option<f64>,
+    offset_ns: impl Fn(u32, usize) -> Option<[i128; 2]>,
+    error_share: f64,
 ) -> Vec<Apart> {
     let of_row = |(before, step)| {
         let rows = rank_rows(before, step, cut)?;
         let takes_s = rows.iter().map(RankRow::took_s).fold(0.0, f64::max);
         // Behind a cut a row begins in the step before.
         let begins_in = step.step - u32::from(cut != Cut::Data);
-        let mut ranks: BTreeMap<&str, Vec<(RankNs, f64)>> = BTreeMap::new();
+        let mut starts: BTreeMap<&str, Vec<[i128; 2]>> = BTreeMap::new();
         for (rank, (row, host)) in rows.iter().zip(hosts).enumerate() {
-            if let (Some(host), Some(error_s)) = (host, error_s(begins_in, rank, takes_s)) {
-                ranks.entry(host).or_default().push((row.start, error_s));
+            let offset_ns = offset_ns(begins_in, rank);
+            // Off by half of what lies between the bounds.
+            let is_close =
+                |[least, most]: &[i128; 2]| (most - least) as f64 * 0.5e-9 <= error_share * takes_s;
+            if let (Some(host), Some(offset_ns)) = (host, offset_ns.filter(is_close)) {
+                let start = offset_ns.map(|ns| ns + i128::from(row.start.0));
+                starts.entry(host).or_default().push(start);
             }
         }
-        let of_hosts = ranks.values().filter(|ranks| ranks.len() > 1);
-        let apart_s = of_hosts.map(|ranks| apart_s(ranks));
+        let of_hosts = starts.values().filter(|starts| starts.len() > 1);
+        let apart_s = of_hosts.map(|starts| apart_s(starts));
         let apart_s = apart_s.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])])?;
         (takes_s > 0.0).then_some(Apart { apart_s, takes_s })
     };
     steps.pairs().filter_map(of_row).collect()
 }
 
-/// How far some ranks are apart, at least and at most, in seconds: when each is there, and by how much that may
-/// be off.
-fn apart_s(ranks: &[(RankNs, f64)]) -> [f64; 2] {
-    let from = ranks.iter().map(|(at, _)| *at).min().unwrap_or_default();
-    let at_s = |sign: f64| {
-        let at_s = ranks
-            .iter()
-            .map(move |(at, error_s)| at.seconds_since(from) + sign * error_s);
-        at_s.fold([f64::INFINITY, f64::NEG_INFINITY], |[least, most], at_s| {
-            [least.min(at_s), most.max(at_s)]
-        })
-    };
-    let (sooner, later) = (at_s(-1.0), at_s(1.0));
-    [(sooner[1] - later[0]).max(0.0), later[1] - sooner[0]]
+/// How far some ranks are apart, at least and at most, in seconds, by when each is there at the soonest and at
+/// the latest, in nanoseconds.
+fn apart_s(ranks_ns: &[[i128; 2]]) -> [f64; 2] {
+    let (mut first, mut last) = ([i128::MAX; 2], [i128::MIN; 2]);
+    for [soonest, latest] in ranks_ns {
+        first = [first[0].min(*soonest), first[1].min(*latest)];
+        last = [last[0].max(*soonest), last[1].max(*latest)];
+    }
+    [(last[0] - first[1]).max(0), last[1] - first[0]].map(|ns| ns as f64 * 1e-9)
 }
 
 /// How much later than usual ranks are at a cut, `[step][rank]` in seconds, each by its own clock;
@@ -231,11 +233,13 @@ mod tests {
         let steps = DeliveredSteps::new(None, &job_steps, &[0, 1]);
         let backward = Cut::After(MarkKind::BackwardEnd);
         let met = |error_s: Option<f64>, steps_known: u32| {
-            let error_s = |step: u32, _| error_s.filter(|_| step < steps_known);
+            let offset_ns =
+                error_s.map(|error_s| [-1.0, 1.0].map(|sign| (sign * error_s * 1e9) as i128));
+            let offset_ns = |step: u32, _| offset_ns.filter(|_| step < steps_known);
             let hosts = [Some("a"); 2];
-            let apart = devices_apart_share(Cut::Data, &steps, &hosts, error_s);
+            let apart = devices_apart_share(Cut::Data, &steps, &hosts, offset_ns);
             assert_eq!(apart > 0.0, steps_known > 1);
-            devices_meet_on_hosts(&[backward, Cut::Data], &steps, &hosts, error_s)
+            devices_meet_on_hosts(&[backward, Cut::Data], &steps, &hosts, offset_ns)
         };
         assert_eq!(met(Some(0.0), u32::MAX), Some(backward));
         assert_eq!(met(Some(0.0005), 6), Some(backward));

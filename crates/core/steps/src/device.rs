@@ -397,8 +397,7 @@ impl DeviceClock {
     }
 
     /// The sampled steps of these ranks up to a step, once they are enough for an account; they
-    /// are not given again.
-    /// `hosts` says where each rank runs.
+    /// are not given again. `hosts` says where each rank runs.
     pub fn take_window(
         &mut self,
         ranks: &[u32],
@@ -447,7 +446,7 @@ impl DeviceClock {
             (cut, meeting) = (issued, Meeting::Issued);
         }
         let cuts = cuts_beside(cut, &steps);
-        if let Some(on_hosts) = self.met.at(&cuts, &sampled, ranks, hosts) {
+        if let Some(on_hosts) = self.met.at(&cuts, &steps, &sampled, ranks, hosts) {
             (cut, meeting) = on_hosts;
         }
         let mut window = build_cut(steps, ranks, cut)?;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Meeting, RankNs, RankStep};
+use model::{Cut, Meeting};
 
-use super::{SampledStep, SampledSteps};
-use crate::align::JobStep;
+use super::SampledSteps;
 use crate::cells::DeliveredSteps;
 use crate::clocks::{APART_SHARE, devices_apart_share, devices_meet_on_hosts};
 
@@ -18,42 +17,36 @@ const FAR_SHARE: f64 = 0.5;
 pub(super) struct MetOnHosts(BTreeMap<u32, Cut>);
 
 impl MetOnHosts {
-    /// The cut at which devices of a host are together, if on its clock they are apart at the last of some cuts; or
-    /// that they do not meet there, if they are far apart. What the clocks showed last holds until they show that it does not: hosts that are far ahead of their
-    /// devices leave open by how much the clocks differ.
+    /// The last of some cuts is the chosen one. If devices of a host are apart there on its clock, that at which
+    /// they are together instead; or that they do not meet there, if they are far apart. What the clocks showed
+    /// last holds until they show that it does not: hosts that are far ahead of their devices leave open by how
+    /// much the clocks differ.
     ///
+    /// `steps` are those that were sampled, on the clocks of the devices.
     /// # Source
     /// Ours: docs/math/device.md.
     pub(super) fn at(
         &mut self,
         cuts: &[Cut],
+        steps: &DeliveredSteps<'_>,
         sampled: &SampledSteps,
         ranks: &[u32],
         hosts: &BTreeMap<u32, String>,
     ) -> Option<(Cut, Meeting)> {
         let (chosen, others) = cuts.split_last()?;
         let first = *ranks.first().filter(|_| ranks.len() > 1)?;
-        let bounds_ns: Vec<_> = ranks.iter().map(|it| offsets_ns(sampled, *it)).collect();
-        let steps = sampled.iter().enumerate().map(|(at, (step, of_ranks))| {
-            let steps = of_ranks.values().zip(&bounds_ns);
-            let steps = steps.map(|(it, bounds_ns)| on_host(it, bounds_ns[at]));
-            let ranks = of_ranks.keys().copied().zip(steps).collect();
-            JobStep { step: *step, ranks }
-        });
-        let steps: Vec<JobStep> = steps.collect();
-        let steps = DeliveredSteps::new(None, &steps, ranks);
         let host_of = |rank| hosts.get(rank).map(String::as_str);
         let hosts: Vec<Option<&str>> = ranks.iter().map(host_of).collect();
-        let error_s = |step: u32, rank: usize| {
+        let bounds_ns: Vec<_> = ranks.iter().map(|it| offsets_ns(sampled, *it)).collect();
+        let offset_ns = |step: u32, rank: usize| {
             let at = sampled.binary_search_by_key(&step, |(step, _)| *step);
-            let [least_ns, most_ns] = bounds_ns[rank][at.ok()?];
-            Some((most_ns - least_ns) as f64 * 0.5e-9)
+            Some(bounds_ns[rank][at.ok()?])
         };
-        if let Some(met) = devices_meet_on_hosts(cuts, &steps, &hosts, error_s) {
+        if let Some(met) = devices_meet_on_hosts(cuts, steps, &hosts, offset_ns) {
             self.0.insert(first, met);
             return Some((met, Meeting::Seen));
         }
-        let apart_share = |cut| devices_apart_share(cut, &steps, &hosts, error_s);
+        let apart_share = |cut| devices_apart_share(cut, steps, &hosts, offset_ns);
         let known = self.0.get(&first).copied();
         let known = known.filter(|cut| others.contains(cut) && apart_share(*cut) <= APART_SHARE);
         match known {
@@ -81,18 +74,4 @@ fn offsets_ns(sampled: &SampledSteps, rank: u32) -> Vec<[i128; 2]> {
         ));
     }
     offsets_ns
-}
-
-/// A step of a device on the clock of its host, as far as that is known.
-fn on_host(step: &SampledStep, [least_ns, most_ns]: [i128; 2]) -> RankStep {
-    let shifted = |at: RankNs| {
-        let at_ns = i128::from(at.0) + least_ns.midpoint(most_ns);
-        RankNs(u64::try_from(at_ns).unwrap_or_default())
-    };
-    let mut step = step.device().clone();
-    step.start = shifted(step.start);
-    for segment in &mut step.segments {
-        segment.end = shifted(segment.end);
-    }
-    step
 }
