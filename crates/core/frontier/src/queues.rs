@@ -478,6 +478,23 @@ mod tests {
         assert!((gain_ms - 20.0).abs() < 1e-6, "{gain_ms}");
     }
 
+    #[test]
+    fn one_that_reads_back_alone_does_not_drain_the_queues_of_others() {
+        let devices_ms = [[10.0, 10.0, 20.0], [30.0, 10.0, 0.0], [10.0, 10.0, 20.0]];
+        let mut sampled = sampled(&devices_ms, &[BLOCKED_MS; 3]);
+        let host = &mut sampled.host;
+        // The first rank reads back behind the last collective, up to the end of the step.
+        for cell in (2 * 3..host.read_s[0].len()).step_by(3 * 3) {
+            host.read_s[0][cell] = 0.036;
+            host.device_before_read_s[0][cell] = 0.020;
+        }
+        for ahead_s in host.ahead_s[0].iter_mut().step_by(3) {
+            *ahead_s = [0.0; 2];
+        }
+        let gain_ms = gain_ms(&sampled, Side::Device);
+        assert!((gain_ms - 20.0).abs() < 1e-6, "{gain_ms}");
+    }
+
     /// Devices that wait for each other behind the forward pass of one that is late, before any of
     /// them is at the collective of the backward pass.
     fn joined_in_backward() -> DeviceWindow {

@@ -25,8 +25,8 @@ pub(super) struct Apart {
     rows: Vec<TakenRow>,
     /// For each boundary, how many boundaries a host there is ahead of its device at most.
     ahead: Vec<usize>,
-    /// Whether queues may fill: where each row reads back, they are drained before.
-    may_fill: bool,
+    /// By rank: whether its queue may fill. Of one that reads back in each row, it is drained before.
+    may_fill: Vec<bool>,
     /// `[boundary][rank]`: what a host usually takes while its device waits for nobody, in seconds.
     free_s: Vec<f64>,
 }
@@ -146,7 +146,13 @@ impl Apart {
             }
         }
         let free_s = free_s(&rows, awaited.len(), ranks);
-        let may_fill = !rows.iter().all(|row| row.known.iter().any(|it| it.reads));
+        let drains = |row: &TakenRow, rank: usize| {
+            let mut own = row.known.iter().skip(rank).step_by(ranks);
+            own.any(|it| it.reads)
+        };
+        let may_fill = (0..ranks)
+            .map(|rank| !rows.iter().all(|row| drains(row, rank)))
+            .collect();
         Self {
             ranks,
             rows,
@@ -247,7 +253,7 @@ impl Apart {
         let is_full: Vec<bool> = (0..known.len())
             .map(|rank| {
                 let share = FULL_SHARES[usize::from(host_late[rank])];
-                self.may_fill && !is_loader && known[rank].behind as f64 >= share * most
+                self.may_fill[rank] && !is_loader && known[rank].behind as f64 >= share * most
             })
             .collect();
         let hosts_s: Vec<f64> = (0..known.len())
