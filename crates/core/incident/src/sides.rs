@@ -196,8 +196,11 @@ impl DeviceAccount {
 
     /// Ranks that are late on their devices' clocks, and what of them is slow, as faults of the
     /// steps since the last account, of which these were sampled.
+    ///
+    /// `hosts` are those that hosts show in the same steps.
     fn faults(
         &self,
+        hosts: &[Fault],
         stretch: Stretch<'_>,
         gates: &Gates,
         settings: &IncidentSettings,
@@ -210,6 +213,7 @@ impl DeviceAccount {
         };
         let mut faults = find_in_stages(&sampled.window, found, &lateness, gates, turns);
         self.take_sides(&mut faults, &lateness);
+        let faults = join_as_hosts(faults, hosts);
         // A host and a device that are both slow are two faults of one rank.
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
@@ -570,6 +574,24 @@ impl DeviceAccount {
     }
 }
 
+/// Joins faults of the sampled steps that are one by the clocks of the hosts: where a queue absorbs a part of
+/// what a host is late by, its device is late by more in the steps in which that queue is empty.
+fn join_as_hosts(faults: Vec<Fault>, hosts: &[Fault]) -> Vec<Fault> {
+    let mut joined: Vec<Fault> = Vec::new();
+    for fault in faults {
+        let is_one = || hosts.iter().filter(|it| is_same(it, &fault)).count() == 1;
+        let is_hosts = |it: &Fault| it.kind == FaultKind::LateRanks && it.side == Some(Side::Host);
+        let known = joined
+            .iter_mut()
+            .find(|it| is_same(it, &fault) && is_hosts(it) && is_hosts(&fault) && is_one());
+        match known {
+            Some(known) => known.join_strikes(&fault),
+            None => joined.push(fault),
+        }
+    }
+    joined
+}
+
 /// The faults of a window, once it is known what its devices did.
 ///
 /// Where hosts run ahead, lateness of a host counts as far as its device was late for it, and
@@ -593,13 +615,13 @@ pub(crate) fn settle(
     let seen: Seen = stretch.numbers().collect();
     let last_step = stretch.numbers().last().unwrap_or_default();
     let is_steady = |fault: &Fault| pace_of(&fault.strikes, &seen, last_step) == Pace::Steady;
-    let (steady, mut faults): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_steady);
     let account = match devices {
         Devices::Accounted(account) => Some(account),
         _ => None,
     };
-    let found = account.map(|account| account.faults(stretch, gates, settings));
+    let found = account.map(|account| account.faults(&faults, stretch, gates, settings));
     let mut found = found.unwrap_or_default();
+    let (steady, mut faults): (Vec<Fault>, Vec<Fault>) = faults.into_iter().partition(is_steady);
     delays.take(&found);
     // Which steps a host struck now and then it knows of all, the device only of those sampled.
     for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {

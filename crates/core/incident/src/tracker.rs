@@ -533,6 +533,7 @@ impl Track {
         self.struck_steps += new.len() as u64;
         self.late_sum_s += fault.late_sum_s();
         self.cost_s += fault.cost_s;
+        self.add_hidden(&fault);
         self.gain_alone_s += fault.gain_alone_s;
         self.last_step = self
             .last_step
@@ -543,20 +544,6 @@ impl Track {
         while self.strikes.len() > MAX_STRIKES {
             self.strikes.pop_front();
         }
-        for hidden in &fault.hides {
-            let known = self
-                .hides
-                .iter_mut()
-                .find(|known| known.ranks == hidden.ranks && known.stage == hidden.stage);
-            match known {
-                Some(known) => {
-                    known.lateness_s = hidden.lateness_s;
-                    known.gain_alone_s += hidden.gain_alone_s;
-                    known.gain_both_s += hidden.gain_both_s;
-                }
-                None => self.hides.push(hidden.clone()),
-            }
-        }
         // A fault that once cost something by itself is hidden no more.
         let hidden = self.fault.hidden && fault.hidden;
         let side = fault.side.or(self.fault.side);
@@ -565,6 +552,30 @@ impl Track {
             hidden,
             ..fault
         };
+    }
+
+    /// Takes in what it hides, before its own gain: in a window without one of these, fixing both saves as much
+    /// as fixing it alone.
+    fn add_hidden(&mut self, fault: &Fault) {
+        let is_same = |one: &Hidden, it: &Hidden| one.ranks == it.ranks && one.stage == it.stage;
+        for known in &mut self.hides {
+            match fault.hides.iter().find(|hidden| is_same(known, hidden)) {
+                Some(hidden) => {
+                    known.lateness_s = hidden.lateness_s;
+                    known.gain_alone_s += hidden.gain_alone_s;
+                    known.gain_both_s += hidden.gain_both_s;
+                }
+                None => known.gain_both_s += fault.gain_alone_s,
+            }
+        }
+        for hidden in &fault.hides {
+            if !self.hides.iter().any(|known| is_same(known, hidden)) {
+                self.hides.push(Hidden {
+                    gain_both_s: self.gain_alone_s + hidden.gain_both_s,
+                    ..hidden.clone()
+                });
+            }
+        }
     }
 
     /// Its pace in the steps seen of its ranks until one.

@@ -206,7 +206,13 @@ impl Apart {
                     let late = Some(late_on(side, false)).filter(|late| late.contains(&false));
                     late.unwrap_or_else(|| late_on(side, true))
                 });
+                // A host that holds its device up in this row has no full queue, wherever it is late.
+                let holds_up = |column: &usize| {
+                    let mut its = faults.iter().filter(|it| it.strikes(*step));
+                    its.any(|it| it.side == Some(Side::Host) && it.columns.contains(column))
+                };
                 let of_stage = OfStage {
+                    holds_up: columns.iter().map(holds_up).collect(),
                     known,
                     late,
                     slow: late_on(Side::Device, true),
@@ -245,6 +251,7 @@ impl Apart {
             known,
             late: [host_late, device_late],
             slow,
+            holds_up,
             is_loader,
         } = here;
         let most = self.ahead[boundary] as f64;
@@ -253,7 +260,8 @@ impl Apart {
         let is_full: Vec<bool> = (0..known.len())
             .map(|rank| {
                 let share = FULL_SHARES[usize::from(host_late[rank])];
-                self.may_fill[rank] && !is_loader && known[rank].behind as f64 >= share * most
+                let may_be = self.may_fill[rank] && !holds_up[rank] && !is_loader;
+                may_be && known[rank].behind as f64 >= share * most
             })
             .collect();
         let hosts_s: Vec<f64> = (0..known.len())
@@ -347,13 +355,14 @@ fn free_s(rows: &[TakenRow], boundaries: usize, ranks: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Ranks in a piece, which of them have a host or a device that is late in its stage, and whose device is slow
-/// there in this row.
+/// Ranks in a piece, which of them have a host or a device that is late in its stage, whose device is slow
+/// there in this row, and whose host is late anywhere in it.
 #[derive(Debug)]
 struct OfStage<'row> {
     known: &'row [RankPiece],
     late: [Vec<bool>; 2],
     slow: Vec<bool>,
+    holds_up: Vec<bool>,
     is_loader: bool,
 }
 

@@ -141,6 +141,15 @@ impl Fault {
             .any(|it| !WITHOUT_LAUNCHES.contains(&it.stage))
     }
 
+    /// Takes in the steps that another one of the same ranks strikes in the same stages.
+    pub(crate) fn join_strikes(&mut self, other: &Self) {
+        let late_s = self.late_sum_s() + other.late_sum_s();
+        self.strikes.extend(&other.strikes);
+        self.strikes.sort_unstable();
+        self.strikes.dedup();
+        self.lateness_s = late_s / self.strikes.len().max(1) as f64;
+    }
+
     /// The same with what it costs in so many times the steps.
     pub(crate) fn times(mut self, times: f64) -> Self {
         self.cost_s *= times;

@@ -150,3 +150,39 @@ fn steps_that_accumulate_more_gradients_are_not_slower() {
     assert_eq!(job([1, 1, 1, 1], [0.1, 0.1, 0.2, 0.2]), 1);
     assert_eq!(job([2, 1, 2, 2], [0.1, 0.1, 0.2, 0.2]), 1);
 }
+
+#[test]
+fn fixing_two_saves_no_less_than_fixing_one_of_them() {
+    let (settings, gates) = (IncidentSettings::default(), Gates::default());
+    let window = window(0, 20, 4, Some(2));
+    let of_window = find_faults(
+        &window,
+        &analysed(&window),
+        &gates,
+        &settings,
+        Turns::Rotate,
+    )
+    .remove(0);
+    let saves = |hides: &[Hidden]| Fault {
+        gain_alone_s: 1.0,
+        hides: hides.to_vec(),
+        ..of_window.clone()
+    };
+    let hidden = Hidden {
+        ranks: vec![3],
+        stage: StageId::OPTIMIZER,
+        lateness_s: 0.01,
+        gain_alone_s: 0.0,
+        gain_both_s: 1.2,
+    };
+    let mut track = Track::new(0, &of_window, 0, 2.0);
+    // Only one of three windows shows the other one.
+    for fault in [saves(&[]), saves(&[hidden]), saves(&[])] {
+        track.add(fault);
+    }
+    let both_s = track.hides[0].gain_both_s;
+    assert!(
+        (both_s - 3.2).abs() < 1e-9 && track.gain_alone_s <= both_s,
+        "{both_s}"
+    );
+}

@@ -567,3 +567,25 @@ fn slow_blocks_raise_how_many_steps_are_sampled() {
     // The device of rank 1 is slow from step 23 on; asked is once a minute.
     assert!(matches!(asked_in[..], [24..30]), "{asked_in:?}");
 }
+
+/// The others run ahead until their queues are full, and what they wait there is no work.
+#[test]
+fn a_slow_device_is_charged_in_full_where_one_rank_alone_reads_back() {
+    let verdict = verdict_on("read_by_one", |_| true);
+    let first = &verdict.incidents[0];
+    let found = (&first.subject.ranks[..], first.subject.side);
+    assert_eq!(found, (&[2][..], Some(Side::Device)), "{}", first.text);
+    // Its kernels take 25 ms longer in each step.
+    let charged_ms = first.cost_s * 1e3 / verdict.job.analysed_steps as f64;
+    assert!((20.0..27.0).contains(&charged_ms), "{charged_ms} ms");
+}
+
+/// All ranks read back in every tenth step. In the next one the queue is empty, and the device waits for all of
+/// what the loader is late by, in the others for a part of it.
+#[test]
+fn lateness_of_two_sizes_is_one_fault_where_hosts_show_one() {
+    let verdict = charged("read_each_tenth", 0, Side::Host, 10.0..19.0);
+    let incident = only(&verdict);
+    let apart_s = (incident.gain_alone_s - incident.cost_s).abs();
+    assert!(apart_s < 1e-3, "{apart_s}");
+}
