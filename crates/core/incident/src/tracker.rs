@@ -652,7 +652,9 @@ impl Track {
         } = &self.fault;
         let stage = context.names.name(self.fault.stage).to_owned();
         let place = place.clone();
-        let group = (compared.len() < context.seen.len()).then(|| compared.to_vec());
+        // One rank alone is not all of them, whether the others were not recorded or there are none.
+        let is_part = compared.len() == 1 || compared.len() < context.seen.len();
+        let group = is_part.then(|| compared.to_vec());
         let (lateness_s, cost_share) = (self.lateness_s(), self.cost_share());
         let steps = StepSpan {
             first: self.since().0,

@@ -316,7 +316,7 @@ fn tile(
             // Collectives of gradients are issued by threads of autograd, while this one waits in
             // backward.
             let counts = issue.track == thread || stage == StageId::BACKWARD;
-            if counts && segments.len() < MAX_ISSUES && !issue.op.is_point_to_point() {
+            if counts && segments.len() < MAX_ISSUES {
                 let ending = Ending::Issue {
                     op: issue.op,
                     group: 0,
