@@ -443,6 +443,13 @@ pub enum PrintedNote {
         /// Its exit code; below zero a signal.
         code: i32,
     },
+    /// Ranks gave up waiting for others in gloo.
+    GaveUpInGloo {
+        /// Which.
+        ranks: Vec<u32>,
+        /// Those that ended as well, and printed no error.
+        silent: Vec<u32>,
+    },
     /// torchrun saw these ranks end, and which was the first is unknown.
     Ended(Vec<u32>),
     /// The launcher of a host saw a process end with this exit code, and does not say which.

@@ -15,8 +15,8 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         // Before PyTorch 2.15 the recorder has no room unless it is given some (docs/python.md).
         Conclusion::Unexplained => (
             "No verdict",
-            "the logs do not show which rank the others waited for; Flight Recorder dumps of all \
-             ranks would (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
+            "the logs do not show which rank failed first, or which one the others waited for; for a wait, \
+             Flight Recorder dumps of all ranks would (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
              TORCH_NCCL_TRACE_BUFFER_SIZE), and so would laggard run",
         ),
         Conclusion::TooLittleSeen => ("No verdict", "too little was recorded"),

@@ -17,8 +17,8 @@ pub(crate) fn headline(killed: &KilledRanks) -> String {
     let whose = who(ranks);
     let mut text = match (signal, code, error) {
         (Some(signal), ..) => format!("{whose} was killed by {}", named(*signal)),
-        (None, Some(code), _) => format!("{whose} ended with exit code {code}"),
-        (None, None, Some(error)) => format!("{whose} raised {error}"),
+        (None, _, Some(error)) => format!("{whose} raised {error}"),
+        (None, Some(code), None) => format!("{whose} ended with exit code {code}"),
         (None, None, None) if ranks.len() > 1 => format!("{whose} ended with different exit codes"),
         // The launcher collected the exit status before laggard could.
         (None, None, None) => format!("{whose} ended abruptly"),

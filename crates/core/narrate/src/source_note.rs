@@ -420,6 +420,17 @@ fn printed(note: &PrintedNote) -> String {
             code,
             with_it,
         } => first_ended(*rank, *code, with_it),
+        PrintedNote::GaveUpInGloo { ranks, silent } => {
+            let gave_up = format!("{} gave up waiting for another rank in gloo", who(ranks));
+            if silent.is_empty() {
+                format!("{gave_up}: this log does not show for which one")
+            } else {
+                format!(
+                    "{gave_up}; {} printed no error: look at what it did last",
+                    who(silent)
+                )
+            }
+        }
         PrintedNote::FirstOfHost { local_rank, code } => format!(
             "torchrun saw the process with local rank {local_rank} of its host end first, {}: this \
              log lacks torchrun's summary, which names the rank in the job",

@@ -37,6 +37,8 @@ pub(crate) struct Hangs {
     in_profiler: BTreeMap<u32, RankNs>,
     /// The first rank that was killed, and by which signal.
     killed: Option<(u32, Option<i32>)>,
+    /// Exit codes of ranks, as a launcher printed them.
+    printed_codes: BTreeMap<u32, i32>,
     /// Errors that ranks raised, as a log has them.
     raised: BTreeMap<u32, String>,
     /// The first rank that ended by itself, and its exit code, as long as nobody else did who did not wait
@@ -267,6 +269,11 @@ impl Hangs {
         true
     }
 
+    /// A launcher printed the exit code of a rank; below zero a signal.
+    pub(crate) fn take_code(&mut self, rank: u32, code: i32) {
+        self.printed_codes.insert(rank, code);
+    }
+
     /// A rank raised an error, as it printed.
     pub(crate) fn raise(&mut self, rank: u32, error: &str) {
         self.raised.insert(rank, error.to_owned());
@@ -365,7 +372,11 @@ impl Hangs {
     /// Which rank was killed or ended by itself, and who was left waiting for it.
     pub(crate) fn death(&self, context: JobContext<'_>) -> Option<Finding> {
         let (rank, how) = match (self.killed, self.exited) {
-            (Some((rank, signal)), _) => (rank, Death { signal, code: None }),
+            (Some((rank, signal)), _) => {
+                let printed = self.printed_codes.get(&rank).copied();
+                let code = printed.filter(|code| signal.is_none() && *code > 0);
+                (rank, Death { signal, code })
+            }
             (None, Some((rank, code))) => (
                 rank,
                 Death {

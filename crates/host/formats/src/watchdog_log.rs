@@ -16,6 +16,7 @@ use std::ops::RangeInclusive;
 use model::{InFlight, Input, PrintedNote, SourceNote};
 
 mod ended;
+mod gloo;
 mod group;
 mod nccl;
 mod notes;
@@ -77,6 +78,8 @@ pub(crate) struct WatchdogLog {
     first_actor: Option<String>,
     /// Whether there are others, whose ranks are those of another job.
     is_of_several: bool,
+    /// Ranks that gloo kept waiting for too long.
+    in_gloo: BTreeSet<u32>,
     /// Ranks that raised an error that follows from another rank's.
     following: BTreeSet<u32>,
     /// Ranks whose watchdog does not get on itself.
@@ -186,13 +189,22 @@ impl WatchdogLog {
     /// Takes what its owner ended with.
     fn end(&mut self) {
         let tracebacks = std::mem::take(&mut self.tracebacks);
-        if let (Some(owner), Some((error, follows))) = (self.owner, tracebacks.ended_by()) {
+        let owner = self.owner.or_else(|| self.unprefixed());
+        if let (Some(owner), Some((error, follows))) = (owner, tracebacks.ended_by()) {
             self.take_said(if follows {
                 Said::Follows(owner)
             } else {
                 Said::of_error(owner, &error)
             });
         }
+    }
+
+    /// The rank that an error is of which no line names, in a log of all: the only one that failed, if it
+    /// printed nothing else. Before it has made its group PyTorch does not know its number.
+    fn unprefixed(&self) -> Option<u32> {
+        let failed = self.summary.only_failed().filter(|it| it.code == 1)?;
+        let is_silent = self.errors.is_empty() && !self.printers.contains(&failed.rank);
+        is_silent.then_some(failed.rank)
     }
 
     /// The ranks whose lines are in it, as far as these say so.
@@ -223,7 +235,10 @@ impl WatchdogLog {
         self.quoted.extend(quotes(record));
         match printed_by(record) {
             Some(rank) => _ = self.printers.insert(rank),
-            None if self.owner.is_some() => self.tracebacks.take(record),
+            // Behind its summary stands the launcher's own.
+            None if self.owner.is_some() || self.summary.is_empty() => {
+                self.tracebacks.take(record);
+            }
             None => {}
         }
         if let Some(said) = said(record, self.owner) {
@@ -268,8 +283,15 @@ impl WatchdogLog {
                 self.following.extend(rank);
                 self.unlike_models.get_or_insert(models);
             }
-            Said::LostPeer(peer) if self.lost_peers.len() < MAX_NOTED => {
-                self.lost_peers.insert(peer);
+            Said::LostPeer { rank, peer } => {
+                self.following.extend(rank);
+                if self.lost_peers.len() < MAX_NOTED {
+                    self.lost_peers.insert(peer);
+                }
+            }
+            Said::WaitedInGloo(rank) => {
+                self.following.insert(rank);
+                self.in_gloo.insert(rank);
             }
             Said::Differ(both) => {
                 self.ranks.extend(both.iter().map(|it| it.rank));
@@ -296,7 +318,6 @@ impl WatchdogLog {
                 group,
                 progress,
             } => self.place(rank, group, progress),
-            Said::LostPeer(_) => {}
             Said::TimedOut { rank, group, work } => {
                 self.ranks.insert(rank);
                 match group {
@@ -416,6 +437,7 @@ impl WatchdogLog {
             all.differing.extend(log.differing.clone());
             all.calls.extend(log.calls.clone());
             all.missed_barrier.extend(&log.missed_barrier);
+            all.in_gloo.extend(&log.in_gloo);
             all.following.extend(&log.following);
             all.awaited_ids.extend(&log.awaited_ids);
             all.came_to_start.extend(&log.came_to_start);
@@ -506,6 +528,16 @@ impl WatchdogLog {
             && !waits(first.rank)
         {
             return Some((first.rank, Some(signal)));
+        }
+        // An exception ends Python with 1, arguments that it cannot read with 2.
+        let exits = self.summary.only_failed().filter(|it| it.code > 2);
+        if let Some(exits) = exits
+            && self.errors.is_empty()
+            && self.summary.cancelled.is_none()
+            && !waits(exits.rank)
+            && !self.following.contains(&exits.rank)
+        {
+            return Some((exits.rank, None));
         }
         let mut own = self
             .errors

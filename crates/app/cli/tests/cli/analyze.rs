@@ -432,7 +432,7 @@ fn logs_of_dead_jobs_say_as_much_as_their_lines_do() {
         ),
         (
             "idle",
-            "NO VERDICT  the logs do not show which rank the others waited for",
+            "NO VERDICT  the logs do not show which rank failed first, or which one the others waited for",
         ),
         (
             "device",

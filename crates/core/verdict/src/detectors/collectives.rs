@@ -180,6 +180,9 @@ impl Detector for InCollectives {
             Input::Note(SourceNote::Printed(PrintedNote::Raised { rank, error })) => {
                 hangs.raise(*rank, error);
             }
+            Input::Note(SourceNote::Printed(PrintedNote::FirstEnded { rank, code, .. })) => {
+                hangs.take_code(*rank, *code);
+            }
             Input::Killed { rank, signal } => return self.kill(*rank, *signal, context),
             Input::Failed { rank, code } => {
                 hangs.fail(*rank, *code);

@@ -198,6 +198,13 @@ impl Summary {
         is_again
     }
 
+    /// The only process that ended by itself.
+    pub(super) fn only_failed(&self) -> Option<&Ended> {
+        let (first, _) = self.first()?;
+        let mut others = self.ended.iter().filter(|it| it.rank != first.rank);
+        (first.by_itself() && !others.any(Ended::by_itself)).then_some(first)
+    }
+
     /// The process that ended first, and those that ended by themselves in the same second.
     pub(super) fn first(&self) -> Option<(&Ended, Vec<u32>)> {
         // Each host's launcher reports its own.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::PrintedNote;
 
-use super::ended::SlurmTasks;
+use super::ended::{Ended, SlurmTasks};
 use super::said::Work;
 use super::{MAX_NOTED, WatchdogLog};
 
@@ -62,6 +62,17 @@ impl WatchdogLog {
         notes.extend(shared.map(|(ranks, device)| PrintedNote::SharedGpu { ranks, device }));
         notes.extend(self.unlike_models.map(PrintedNote::UnlikeModels));
         notes.extend(self.lost_peers.iter().cloned().map(PrintedNote::LostPeer));
+        if !self.in_gloo.is_empty() {
+            let is_silent = |it: &&Ended| {
+                !self.following.contains(&it.rank) && !self.errors.contains_key(&it.rank)
+            };
+            let silent = self.summary.ended.iter().filter(is_silent);
+            let silent: BTreeSet<u32> = silent.map(|it| it.rank).collect();
+            notes.push(PrintedNote::GaveUpInGloo {
+                ranks: self.in_gloo.iter().copied().collect(),
+                silent: silent.into_iter().collect(),
+            });
+        }
         let differing = self.differing.iter();
         notes.extend(differing.map(|both| PrintedNote::Differ(both.each_ref().map(|it| it.rank))));
         if !self.mismatched.is_empty() {

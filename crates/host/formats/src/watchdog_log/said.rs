@@ -1,5 +1,6 @@
 //! What a record of a log says.
 
+use super::gloo;
 use super::nccl::{self, Warning};
 use super::record::squeezed;
 use super::start::{self, AwaitedId, CameToStart};
@@ -109,8 +110,10 @@ pub(super) enum Said {
     AllCame,
     /// Two ranks, as a communicator counts them, use the GPU of this bus address.
     SharedGpu([u32; 2], String),
-    /// The other end of a connection has gone.
-    LostPeer(String),
+    /// The other end of a connection has gone. Which rank lost it may not be said.
+    LostPeer { rank: Option<u32>, peer: String },
+    /// A rank gave up waiting for others in gloo.
+    WaitedInGloo(u32),
     /// NCCL itself warns of a fault.
     Warned(Warning),
     /// NCCL found different collectives near this rank, as a communicator counts it.
@@ -189,7 +192,7 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
             let rank = number(said.split_once("around rank ")?.1)?;
             return (rank < MAX_RANKS).then_some(Said::Mismatched(rank));
         }
-        let lost = nccl::lost_peer(said).map(Said::LostPeer);
+        let lost = nccl::lost_peer(said).map(|peer| Said::LostPeer { rank: None, peer });
         return lost.or_else(|| nccl::warning(before, said).map(Said::Warned));
     }
     if let Some((_, said)) = record.split_once("NCCL INFO comm 0x") {
@@ -229,11 +232,18 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
         }
     }
     if let Some((_, peer)) = record.split_once("Connection closed by peer [") {
-        return Some(Said::LostPeer(peer.split(']').next()?.to_owned()));
+        let peer = peer.split(']').next()?.to_owned();
+        return Some(Said::LostPeer { rank, peer });
+    }
+    if let Some(rank) = rank.filter(|_| gloo::timed_out(record)) {
+        return Some(Said::WaitedInGloo(rank));
     }
     // PyTorch quotes the last warning, whether NCCL was asked to print any or not.
     let request = nccl::failed_request(record, None).map(Said::Warned);
-    if let Some(said) = request.or_else(|| nccl::lost_peer(record).map(Said::LostPeer)) {
+    if let Some(said) = request.or_else(|| {
+        let peer = nccl::lost_peer(record)?;
+        Some(Said::LostPeer { rank: None, peer })
+    }) {
         return Some(said);
     }
     // Without the name of a rank only the last line of a traceback is one.
