@@ -420,17 +420,7 @@ fn printed(note: &PrintedNote) -> String {
             code,
             with_it,
         } => first_ended(*rank, *code, with_it),
-        PrintedNote::GaveUpInGloo { ranks, silent } => {
-            let gave_up = format!("{} gave up waiting for another rank in gloo", who(ranks));
-            if silent.is_empty() {
-                format!("{gave_up}: this log does not show for which one")
-            } else {
-                format!(
-                    "{gave_up}; {} printed no error: look at what it did last",
-                    who(silent)
-                )
-            }
-        }
+        PrintedNote::GaveUpInGloo { ranks, silent } => gave_up_in_gloo(ranks, silent),
         PrintedNote::FirstOfHost { local_rank, code } => format!(
             "torchrun saw the process with local rank {local_rank} of its host end first, {}: this \
              log lacks torchrun's summary, which names the rank in the job",
@@ -550,6 +540,18 @@ fn printed(note: &PrintedNote) -> String {
         PrintedNote::Incomparable { group, why } => {
             format!("group {group}: {}", unlike_counts(why))
         }
+    }
+}
+
+fn gave_up_in_gloo(ranks: &[u32], silent: &[u32]) -> String {
+    let gave_up = format!("{} gave up waiting for another rank in gloo", who(ranks));
+    if silent.is_empty() {
+        format!("{gave_up}: this log does not show for which one")
+    } else {
+        format!(
+            "{gave_up}; {} printed no error: look at what it did last",
+            who(silent)
+        )
     }
 }
 
