@@ -531,7 +531,10 @@ impl WatchdogLog {
         }
         // An exception ends Python with 1, arguments that it cannot read with 2.
         let exits = self.summary.only_failed().filter(|it| it.code > 2);
+        // A log without rank 0 is of one of several hosts, and another may have failed before.
+        let has_first_host = self.summary.ended.iter().any(|it| it.rank == 0);
         if let Some(exits) = exits
+            && has_first_host
             && self.errors.is_empty()
             && self.summary.cancelled.is_none()
             && !waits(exits.rank)

@@ -185,6 +185,12 @@ impl Apart {
                 cells: Vec::new(),
                 fixed: vec![Vec::new(); faults.len()],
             };
+            // A host that holds its device up in this row has no full queue, wherever it is late.
+            let holds_up = |column: &usize| {
+                let mut its = faults.iter().filter(|it| it.strikes(*step));
+                its.any(|it| it.side == Some(Side::Host) && it.columns.contains(column))
+            };
+            let holds_up: Vec<bool> = columns.iter().map(holds_up).collect();
             for (piece, known) in taken
                 .pieces
                 .iter()
@@ -206,13 +212,8 @@ impl Apart {
                     let late = Some(late_on(side, false)).filter(|late| late.contains(&false));
                     late.unwrap_or_else(|| late_on(side, true))
                 });
-                // A host that holds its device up in this row has no full queue, wherever it is late.
-                let holds_up = |column: &usize| {
-                    let mut its = faults.iter().filter(|it| it.strikes(*step));
-                    its.any(|it| it.side == Some(Side::Host) && it.columns.contains(column))
-                };
                 let of_stage = OfStage {
-                    holds_up: columns.iter().map(holds_up).collect(),
+                    holds_up: &holds_up,
                     known,
                     late,
                     slow: late_on(Side::Device, true),
@@ -362,7 +363,7 @@ struct OfStage<'row> {
     known: &'row [RankPiece],
     late: [Vec<bool>; 2],
     slow: Vec<bool>,
-    holds_up: Vec<bool>,
+    holds_up: &'row [bool],
     is_loader: bool,
 }
 

@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(found_of(backward, &[0.0, 0.5, 0.0])[0].ranks, [1]);
     }
 
-    /// Ranks that are late, of two of which the first takes 30 ms longer in each step.
+    /// Ranks that are late, of two of which the first takes 30 ms longer in each step until it issues this.
     fn late(op: CollectiveOp) -> Vec<Vec<u32>> {
         let step = |number: u32, rank: u32| {
             let took_ns = if rank == 0 { 40_000_000 } else { 10_000_000 };
@@ -540,6 +540,14 @@ mod tests {
                 start: at(0),
                 segments: vec![
                     ends(Ending::Issue { op, group: 0 }, at(took_ns)),
+                    // Where all meet.
+                    ends(
+                        Ending::Issue {
+                            op: CollectiveOp::ALLREDUCE,
+                            group: 0,
+                        },
+                        at(took_ns + 1_000_000),
+                    ),
                     ends(Ending::Mark(MarkKind::StepEnd), at(50_000_000)),
                 ],
                 micro_steps: 1,
@@ -564,7 +572,7 @@ mod tests {
 
     #[test]
     fn who_hands_work_on_is_not_compared_with_those_that_wait_for_it() {
-        assert_eq!(late(CollectiveOp::ALLREDUCE), [[0]]);
+        assert_eq!(late(CollectiveOp::BROADCAST), [[0]]);
         assert!(late(CollectiveOp::SEND).is_empty());
     }
 }

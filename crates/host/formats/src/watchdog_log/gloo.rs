@@ -77,6 +77,8 @@ mod tests {
         assert_eq!(dead(&others(2)), None);
         assert_eq!(dead(&[lost(1), others(3)].concat()), None);
         assert_eq!(dead(&ended(&[(0, 3), (2, -15), (1, 3)])), None);
+        // Of another host than the first.
+        assert_eq!(dead(&ended(&[(4, -15), (5, 3)])), None);
     }
 
     #[test]
