@@ -185,14 +185,19 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
 
 /// Which part of the makespans of so many steps these take.
 fn taken_share(window: &Window, exposed_s: f64, steps: usize) -> f64 {
-    if steps < AHEAD_STEPS {
-        return 1.0;
-    }
     let longest_s = window.longest_s();
-    if !window.runs_ahead && exposed_s <= (1.0 + OVERRUN_SHARE) * longest_s {
-        1.0
+    let are_few = steps < AHEAD_STEPS;
+    // Ranks may be apart by a step where few of them begin, and somewhere else where they end.
+    let apart_s = if are_few {
+        exposed_s / steps.max(1) as f64
     } else {
+        0.0
+    };
+    let is_overrun = exposed_s > (1.0 + OVERRUN_SHARE) * longest_s + apart_s;
+    if is_overrun || (window.runs_ahead && !are_few) {
         longest_s / exposed_s.max(f64::MIN_POSITIVE)
+    } else {
+        1.0
     }
 }
 
@@ -263,8 +268,8 @@ mod tests {
 
     use super::*;
 
-    /// What 40 steps of two ranks take, which take so many seconds for each.
-    fn took_s(row_s: impl Fn(usize) -> [f64; 2]) -> f64 {
+    /// What so many steps of two ranks take, which take so many seconds for each.
+    fn took_s(steps: usize, row_s: impl Fn(usize) -> [f64; 2]) -> f64 {
         let boundary = Boundary {
             stage: StageId::FORWARD,
             after: MarkKind::ForwardBegin,
@@ -274,8 +279,8 @@ mod tests {
         let block = Block {
             boundaries: [boundary].into(),
             groups: None,
-            steps: (0..40).collect(),
-            durations_s: (0..40).flat_map(row_s).collect(),
+            steps: (0..steps as u64).collect(),
+            durations_s: (0..steps).flat_map(row_s).collect(),
             ranks: 2,
             carried: 0,
         };
@@ -286,15 +291,21 @@ mod tests {
 
     #[test]
     fn steps_take_their_makespans_unless_ranks_wait_in_turn() {
-        let meets = took_s(|_| [0.03, 0.01]);
+        let meets = took_s(40, |_| [0.03, 0.01]);
         assert!((meets - 1.2).abs() < 1e-9, "{meets}");
-        let in_turn = took_s(|at| {
-            if at % 2 == 0 {
+        let in_turn = |at: usize| {
+            if at.is_multiple_of(2) {
                 [0.03, 0.01]
             } else {
                 [0.01, 0.03]
             }
-        });
-        assert!((in_turn - 0.8).abs() < 1e-9, "{in_turn}");
+        };
+        for steps in [8, 40] {
+            let took_s = took_s(steps, in_turn);
+            assert!((took_s - 0.02 * steps as f64).abs() < 1e-9, "{took_s}");
+        }
+        // One wait in a few steps shows nothing.
+        let one = took_s(5, |at| if at == 0 { [0.01, 0.03] } else { [0.03, 0.01] });
+        assert!((one - 0.15).abs() < 1e-9, "{one}");
     }
 }

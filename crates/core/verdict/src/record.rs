@@ -122,7 +122,7 @@ fn stages(
         let lag_s = window.ranks.iter().zip(&lag_s[slot]);
         StageRecord {
             stage: context.names.name(*stage).to_owned(),
-            advance_s: found.advance_s[slot] * window.group_share,
+            advance_s: found.advance_s[slot] * found.taken_share * window.group_share,
             share: found.share[slot],
             gain: found.gain[slot],
             lead_ranks: led
