@@ -43,12 +43,16 @@ impl Excess {
     fn is_of(&self, column: usize, stage: StageId, side: Side) -> bool {
         self.side.is_none_or(|known| known == side)
             && self.stages.contains(&stage)
-            && self.columns.binary_search(&column).is_ok()
+            && self.is_rank(column)
+    }
+
+    fn is_rank(&self, column: usize) -> bool {
+        self.columns.binary_search(&column).is_ok()
     }
 
     /// Whether a rank's host is late for what it reads back there.
     fn reads_back(&self, column: usize) -> bool {
-        self.reads_back && self.columns.binary_search(&column).is_ok()
+        self.reads_back && self.is_rank(column)
     }
 
     /// Whether it is known to strike a row.

@@ -673,9 +673,7 @@ pub(crate) fn judge(faults: &mut [Fault], stretch: Stretch<'_>, settings: &Incid
         .flat_map(|f| f.hides.clone())
         .collect();
     for fault in faults.iter_mut().filter(|fault| fault.hidden) {
-        let is_named = named
-            .iter()
-            .any(|h| h.ranks == fault.ranks && h.stage == fault.stage);
+        let is_named = named.iter().any(|it| it.is(fault));
         let weight_s = fault.late_sum_s();
         fault.notable |= is_named && record(fault, weight_s).is_notable(settings);
     }

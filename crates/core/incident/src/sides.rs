@@ -577,14 +577,13 @@ impl DeviceAccount {
 /// Joins faults of the sampled steps that are one by the clocks of the hosts: where a queue absorbs a part of
 /// what a host is late by, its device is late by more in the steps in which that queue is empty.
 fn join_as_hosts(faults: Vec<Fault>, hosts: &[Fault]) -> Vec<Fault> {
+    let is_hosts = |it: &Fault| it.kind == FaultKind::LateRanks && it.side == Some(Side::Host);
     let mut joined: Vec<Fault> = Vec::new();
     for fault in faults {
-        let is_one = || hosts.iter().filter(|it| is_same(it, &fault)).count() == 1;
-        let is_hosts = |it: &Fault| it.kind == FaultKind::LateRanks && it.side == Some(Side::Host);
-        let known = joined
-            .iter_mut()
-            .find(|it| is_same(it, &fault) && is_hosts(it) && is_hosts(&fault) && is_one());
-        match known {
+        let of_host = hosts.iter().filter(|it| is_same(it, &fault));
+        let is_one = is_hosts(&fault) && of_host.count() == 1;
+        let mut of_hosts = joined.iter_mut().filter(|it| is_one && is_hosts(it));
+        match of_hosts.find(|it| is_same(it, &fault)) {
             Some(known) => known.join_strikes(&fault),
             None => joined.push(fault),
         }

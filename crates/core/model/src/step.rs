@@ -19,6 +19,11 @@ impl Ending {
     pub fn joins(self) -> bool {
         matches!(self, Self::Issue { op, .. } if !op.is_point_to_point())
     }
+
+    /// Whether something is sent or received here.
+    pub fn is_point_to_point(self) -> bool {
+        matches!(self, Self::Issue { op, .. } if op.is_point_to_point())
+    }
 }
 
 /// A span of one step on one rank.

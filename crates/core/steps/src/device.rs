@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    Block, BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, Meeting,
-    RankNs, RankStep, ReadBacks, StageId,
+    Block, BlockTime, Cut, DeviceTime, DeviceWindow, Event, HostTimes, Mark, Meeting, RankNs,
+    RankStep, ReadBacks, StageId,
 };
 
 use self::groups::waits_in_groups_s;
@@ -477,10 +477,8 @@ impl DeviceClock {
         };
         let segments = device.iter().flat_map(|step| step.ranks.values());
         let segments = segments.flat_map(|step| &step.segments);
-        let is_point =
-            |ending| matches!(ending, Ending::Issue { op, .. } if op.is_point_to_point());
         let points_in = segments
-            .filter(|it| is_point(it.ending))
+            .filter(|it| it.ending.is_point_to_point())
             .map(|it| it.stage)
             .collect();
         let (mut least_s, mut most_s) = (Vec::new(), Vec::new());

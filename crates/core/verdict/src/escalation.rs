@@ -368,6 +368,7 @@ mod tests {
     use model::{Ending, MarkKind, Segment, StageId};
 
     use super::*;
+    use crate::testkit::rank_step;
 
     const fn at(seconds: u64) -> RankNs {
         RankNs(seconds * 1_000_000_000)
@@ -412,21 +413,14 @@ mod tests {
     /// Steps of a plain loop that last `lasts_s` each, from `start_s` on.
     fn steps(start_s: f64, lasts_s: f64, numbers: Range<u32>) -> Vec<RankStep> {
         let at = |steps: u32| RankNs(((start_s + lasts_s * f64::from(steps)) * 1e9) as u64);
-        let of_step = numbers.zip(0..).map(|(step, before)| RankStep {
-            step,
-            start: at(before),
-            segments: vec![Segment {
+        let of_step = numbers.zip(0..).map(|(step, before)| {
+            let segment = Segment {
                 stage: StageId::OTHER,
                 after: MarkKind::OptimizerBegin,
                 ending: Ending::Mark(MarkKind::OptimizerEnd),
                 end: at(before + 1),
-            }],
-            micro_steps: 1,
-            batches: 1,
-            first_collective: None,
-            side: Vec::new(),
-            overlap_s: 0.0,
-            complete: true,
+            };
+            rank_step(step, at(before), vec![segment])
         });
         of_step.collect()
     }

@@ -26,6 +26,8 @@ mod record;
 mod series;
 mod settings;
 mod slow_collectives;
+#[cfg(test)]
+mod testkit;
 mod totals;
 mod usages;
 

@@ -16,7 +16,6 @@ use std::ops::RangeInclusive;
 use model::{InFlight, Input, PrintedNote, SourceNote};
 
 mod ended;
-mod gloo;
 mod group;
 mod nccl;
 mod notes;

@@ -188,7 +188,7 @@ impl Apart {
             // A host that holds its device up in this row has no full queue, wherever it is late.
             let holds_up = |column: &usize| {
                 let mut its = faults.iter().filter(|it| it.strikes(*step));
-                its.any(|it| it.side == Some(Side::Host) && it.columns.contains(column))
+                its.any(|it| it.side == Some(Side::Host) && it.is_rank(*column))
             };
             let holds_up: Vec<bool> = columns.iter().map(holds_up).collect();
             for (piece, known) in taken
@@ -213,10 +213,10 @@ impl Apart {
                     late.unwrap_or_else(|| late_on(side, true))
                 });
                 let of_stage = OfStage {
-                    holds_up: &holds_up,
                     known,
                     late,
                     slow: late_on(Side::Device, true),
+                    holds_up: &holds_up,
                     is_loader: stage == StageId::DATA,
                 };
                 let (cells, levels) = self.cells(&of_stage, boundary);

@@ -1,4 +1,4 @@
-use model::{DeviceReached, MarkKind};
+use model::{DeviceReached, Ending, MarkKind};
 use proptest::prelude::*;
 
 use super::*;

@@ -348,12 +348,11 @@ fn rank_profile(rank: &ProfiledRank) -> RankProfile {
 
 /// Whether a rank sends or receives in most of its steps.
 fn sends(steps: &[RankStep]) -> bool {
-    let is_point =
-        |it: &Segment| matches!(it.ending, Ending::Issue { op, .. } if op.is_point_to_point());
-    let sending = steps
-        .iter()
-        .filter(|step| step.segments.iter().any(is_point));
-    2 * sending.count() > steps.len()
+    let sends = |step: &&RankStep| {
+        let mut segments = step.segments.iter();
+        segments.any(|it| it.ending.is_point_to_point())
+    };
+    2 * steps.iter().filter(sends).count() > steps.len()
 }
 
 /// Steps that all ranks with steps have.
@@ -465,6 +464,7 @@ mod tests {
 
     use super::*;
     use crate::Settings;
+    use crate::testkit::rank_step;
 
     /// What is found where one function costs these ranks such shares.
     fn found(shares: &[f32]) -> Vec<FunctionFault> {
@@ -535,28 +535,14 @@ mod tests {
                 ending,
                 end,
             };
-            RankStep {
-                step: number,
-                start: at(0),
-                segments: vec![
-                    ends(Ending::Issue { op, group: 0 }, at(took_ns)),
-                    // Where all meet.
-                    ends(
-                        Ending::Issue {
-                            op: CollectiveOp::ALLREDUCE,
-                            group: 0,
-                        },
-                        at(took_ns + 1_000_000),
-                    ),
-                    ends(Ending::Mark(MarkKind::StepEnd), at(50_000_000)),
-                ],
-                micro_steps: 1,
-                batches: 1,
-                first_collective: None,
-                side: Vec::new(),
-                overlap_s: 0.0,
-                complete: true,
-            }
+            let issues = |op| Ending::Issue { op, group: 0 };
+            let segments = vec![
+                ends(issues(op), at(took_ns)),
+                // Where all meet.
+                ends(issues(CollectiveOp::ALLREDUCE), at(took_ns + 1_000_000)),
+                ends(Ending::Mark(MarkKind::StepEnd), at(50_000_000)),
+            ];
+            rank_step(number, at(0), segments)
         };
         let ranks = (0..2).map(|rank| ProfiledRank {
             rank,

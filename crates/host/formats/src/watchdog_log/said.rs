@@ -1,6 +1,5 @@
 //! What a record of a log says.
 
-use super::gloo;
 use super::nccl::{self, Warning};
 use super::record::squeezed;
 use super::start::{self, AwaitedId, CameToStart};
@@ -235,7 +234,9 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
         let peer = peer.split(']').next()?.to_owned();
         return Some(Said::LostPeer { rank, peer });
     }
-    if let Some(rank) = rank.filter(|_| gloo::timed_out(record)) {
+    let is_gloos =
+        record.contains("Timed out waiting ") && record.contains(" operation to complete");
+    if let Some(rank) = rank.filter(|_| is_gloos) {
         return Some(Said::WaitedInGloo(rank));
     }
     // PyTorch quotes the last warning, whether NCCL was asked to print any or not.

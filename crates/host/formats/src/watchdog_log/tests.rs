@@ -2,6 +2,8 @@ use model::{NcclNote, UnlikeCounts};
 
 use super::*;
 
+mod failed;
+
 fn read(text: &str) -> WatchdogLog {
     WatchdogLog::read(text.as_bytes(), None)
         .unwrap()
