@@ -124,8 +124,8 @@ pub const RULES: [FusionRule; 18] = [
         when: "a function takes the time of the ranks that a finding names, or of all ranks if it \
                names none, in a profile window during the finding; a function of all ranks with a \
                small share, or one of ranks that all became slower, must cost half as much as the \
-               finding, any other a tenth; if host and device of one rank are slow, the function \
-               belongs to the one it runs on",
+               finding, any other a tenth; what a host does is none of a slow device's, and if host and \
+               device of one rank are slow, the function belongs to the one it runs on",
         keeps: "the other, with the function and its advice",
         source: "ours",
         apply: Apply::Merge(Merge {
@@ -137,10 +137,12 @@ pub const RULES: [FusionRule; 18] = [
                         && finding.subject.ranks == function.subject.ranks
                         && (!function.subject.ranks.is_empty() || is_in_window)
                 };
-                // Of a rank whose host and device are both slow each has its own function.
+                // Of a rank whose host and device are both slow each has its own function. A device is not slow
+                // for what its host does meanwhile, which may be a wait for it.
                 may_be(known)
                     && (runs_where(known, function)
-                        || !all.iter().any(|it| may_be(it) && runs_where(it, function)))
+                        || known.subject.side != Some(Side::Device)
+                            && !all.iter().any(|it| may_be(it) && runs_where(it, function)))
             },
             keeps: Kept::Known,
             takes_all: false,
