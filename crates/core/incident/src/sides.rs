@@ -218,9 +218,50 @@ impl DeviceAccount {
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
         self.leave_out_waits(&mut faults);
-        let mut faults = self.charge(faults, stretch);
-        self.leave_out_hidden(&mut faults);
-        faults
+        let mut absorbed = self.absorbed(&faults, hosts, stretch.steps.len());
+        let tried = absorbed.len();
+        let mut charged = self.charge([&faults[..], &absorbed].concat(), stretch);
+        absorbed.retain(|it| charged.iter().any(|one| is_same(one, it) && one.hidden));
+        if absorbed.len() < tried {
+            // What no other fault hides a device shows itself.
+            charged = self.charge([&faults[..], &absorbed].concat(), stretch);
+        }
+        // No device waits for them yet.
+        let is_absorbed = |it: &&mut Fault| absorbed.iter().any(|one| is_same(one, it));
+        charged
+            .iter_mut()
+            .filter(is_absorbed)
+            .for_each(|it| it.side = None);
+        self.leave_out_hidden(&mut charged);
+        charged
+    }
+
+    /// Hosts that are late in most of so many steps where they launch nothing, and whose devices are not: these
+    /// may have enough left to do only as long as another rank is later.
+    fn absorbed(&self, faults: &[Fault], hosts: &[Fault], steps: usize) -> Vec<Fault> {
+        if self.sampled.window.meeting == Meeting::Unseen || faults.is_empty() {
+            return Vec::new();
+        }
+        let launches_nothing = |it: &Fault| {
+            let is_read_in = self.reads_in.contains(&it.stage);
+            it.stage == StageId::DATA || (it.stage == StageId::CALLBACKS && !is_read_in)
+        };
+        let is_known = |it: &Fault| {
+            let mut there = faults.iter().filter(|known| known.is_in(it.stage));
+            there.any(|known| known.ranks == it.ranks)
+        };
+        let is_one = |it: &&Fault| {
+            it.kind == FaultKind::LateRanks
+                && it.strikes.len() as f64 >= STEADY_SHARE * steps as f64
+                && launches_nothing(it)
+                && !is_known(it)
+        };
+        let absorbed = hosts.iter().filter(is_one).map(|it| Fault {
+            side: Some(Side::Host),
+            hides: Vec::new(),
+            ..it.clone()
+        });
+        absorbed.collect()
     }
 
     /// Whether communicators divide the ranks.

@@ -589,3 +589,34 @@ fn lateness_of_two_sizes_is_one_fault_where_hosts_show_one() {
     let apart_s = (incident.gain_alone_s - incident.cost_s).abs();
     assert!(apart_s < 1e-3, "{apart_s}");
 }
+
+/// Nothing is read back, so that all hosts run ahead while devices wait for rank 3, whose host takes 50 ms longer
+/// in its forward pass. That of rank 0 is 40 ms late behind each optimizer, and its device is not: the job
+/// takes 64.7 ms a step, without the first 53.2, without the second 64.7, and without both 35.3.
+#[test]
+fn a_host_that_others_delays_give_time_is_next_in_line() {
+    let verdict = verdict_on("hidden_callback", |_| true);
+    let [first, hidden] = &verdict.incidents[..] else {
+        panic!("{:#?}", verdict.incidents)
+    };
+    assert_eq!(
+        (&first.subject.ranks[..], first.subject.side),
+        (&[3][..], Some(Side::Host))
+    );
+    let [next] = &first.next_in_line[..] else {
+        panic!("{}", first.text)
+    };
+    let found = (&next.ranks[..], &next.stage[..]);
+    assert_eq!(found, (&[0][..], "callbacks.cpu_wall"));
+    let of_a_step_ms = |gain_s: f64| gain_s * 1e3 / verdict.job.analysed_steps as f64;
+    let saved_ms = [first.gain_alone_s, next.gain_alone_s, next.gain_both_s].map(of_a_step_ms);
+    for (saved_ms, truth_ms) in saved_ms.into_iter().zip([11.5, 0.0, 29.4]) {
+        assert!(
+            (saved_ms - truth_ms).abs() < 3.0,
+            "{saved_ms} ms of {truth_ms}"
+        );
+    }
+    // Its device waits for nothing yet.
+    let found = (&hidden.subject.ranks[..], hidden.subject.side);
+    assert_eq!(found, (&[0][..], None), "{}", hidden.text);
+}
