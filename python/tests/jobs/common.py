@@ -57,6 +57,38 @@ def own_faults(rank, fault, slow_rank, amount):
     return faults
 
 
+class Turns:
+    """Sets of faults that strike in turn, each for as many steps, and what a step takes with each.
+
+    What one process takes with and without a fault is the same but for the fault. Another process
+    with the same faults may take a fifth longer.
+    """
+
+    def __init__(self, fault, steps, synchronize):
+        self.sets, self.steps, self.synchronize = fault.split("/"), steps, synchronize
+        self.took = {each: [] for each in self.sets}
+        self.since = 0.0
+
+    def begin(self, step):
+        """The set of this step, from 1 on, if it is another than in the step before."""
+        turn, at = divmod(step - 1, self.steps)
+        if at:
+            return None
+        if turn:
+            # What has been launched with a set belongs to it.
+            self.synchronize()
+            before = self.sets[(turn - 1) % len(self.sets)]
+            self.took[before].append((time.monotonic() - self.since) / self.steps)
+        self.since = time.monotonic()
+        return self.sets[turn % len(self.sets)]
+
+    def print(self):
+        for each, took in self.took.items():
+            if took:
+                mean = sum(took) / len(took)
+                print(f"with {each} a step took {mean * 1e3:.2f} ms", flush=True)
+
+
 def network():
     """A small model whose step takes some 15 ms."""
     return nn.Sequential(nn.Linear(16, 16), Pause(), nn.ReLU(), nn.Linear(16, 1))

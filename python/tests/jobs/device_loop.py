@@ -14,7 +14,8 @@ from step ``SINCE`` on:
   graph, and counts how often it is disturbed (capture).
 
 There may be several of host and device, each with a rank and its seconds or factor:
-``loader@1@0.04,device_forward@3@2``.
+``loader@1@0.04,device_forward@3@2``. With ``TURN``, sets of them that ``/`` separates strike in turn,
+each for so many steps.
 
 ``LOAD`` is how many times as much the devices have to do: with 3 they are what steps wait for.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step), never,
@@ -32,7 +33,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import digest, end, own_faults
+from common import Turns, digest, end, own_faults
 from torch import nn, optim
 from torch.distributed import pipelining
 from torch.distributed.fsdp import fully_shard
@@ -50,7 +51,7 @@ READ, TIMES = os.environ.get("READ", "after"), os.environ.get("TIMES")
 STEPS, WARM = int(os.environ.get("STEPS", "65")), 5
 SLOW_RANK, SINCE = int(os.environ.get("SLOW_RANK", "2")), int(os.environ.get("SINCE", "1"))
 DELAY, FACTOR = float(os.environ.get("DELAY", "0.06")), float(os.environ.get("FACTOR", "1.5"))
-SEED = int(os.environ.get("SEED", "1"))
+SEED, TURN = int(os.environ.get("SEED", "1")), int(os.environ.get("TURN", "0"))
 LOAD = float(os.environ.get("LOAD", "1"))
 # What a step takes on the device and on the host, in seconds.
 DEVICE = {"forward": 0.012 * LOAD, "backward": 0.010 * LOAD, "optimizer": 0.005 * LOAD}
@@ -63,7 +64,8 @@ dist.init_process_group(accelerator.BACKEND)
 rank, ranks = dist.get_rank(), dist.get_world_size()
 slow, device = rank == SLOW_RANK, torch.device(accelerator.NAME)
 AMOUNT = FACTOR if FAULT.startswith("device") else DELAY
-faults = own_faults(rank, FAULT, SLOW_RANK, AMOUNT)
+turns = Turns(FAULT, TURN or STEPS, torch.accelerator.synchronize)
+faults = {}
 noise = random.Random(1000 * SEED + rank)
 step = violations = 0
 
@@ -87,11 +89,16 @@ def struck(place):
 
 def begin():
     """What strikes the device in this step."""
+    global faults
+    struck_now = turns.begin(step)
+    if struck_now:
+        faults = own_faults(rank, struck_now, SLOW_RANK, AMOUNT)
+        accelerator.paces.clear()
     if step == SINCE and FAULT == "all_slow":
         accelerator.pace(FACTOR)
     for place, factor in faults.items():
         kind, _, phase = place.partition("_")
-        if step == SINCE and kind == "device":
+        if kind == "device" and (step == SINCE or (struck_now and step > SINCE)):
             accelerator.pace(factor, phase or "all")
     if step == SINCE and slow and FAULT == "stop_collective":
         accelerator.stop("collective")
@@ -273,6 +280,7 @@ if rank == 0:
         text += f"; since step {SINCE} a step took {since * 1e-6:.2f} ms"
         text += f", and the fault took {fault * 1e-6:.2f} ms of it"
     print(text, flush=True)
+    turns.print()
 if TIMES:
     save_times(model)
 del model, optimizer, pass_through

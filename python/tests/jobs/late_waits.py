@@ -8,6 +8,7 @@ is full.
 ``FAULT`` strikes ``SLOW_RANK`` for ``DELAY`` seconds: loader, forward, callback, launches,
 pause (one step in 25, five times as long), device (its kernels take 1.5 times as long) or none.
 There may be several, each with a rank and seconds of its own: ``loader@1@0.04,callback@3@0.02``.
+With ``TURN``, sets of faults that ``/`` separates strike in turn, each for so many steps.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step),
 never, or clip (inside the optimizer, which clips gradients).
 ``QUEUE`` launches fit the queue, and the device takes ``TIMES`` times as long as usual.
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import BATCH, end, own_faults
+from common import BATCH, Turns, end, own_faults
 from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset
 
@@ -32,7 +33,7 @@ SLOW_RANK = int(os.environ.get("SLOW_RANK", "2"))
 DELAY = float(os.environ.get("DELAY", "0.06"))
 FAULT, READ = os.environ.get("FAULT", "none"), os.environ.get("READ", "after")
 SINCE = int(os.environ.get("SINCE", "0"))
-SEED = int(os.environ.get("SEED", "1"))
+SEED, TURN = int(os.environ.get("SEED", "1")), int(os.environ.get("TURN", "0"))
 # What a step takes on the device and on the host, in seconds; launches the host may be ahead.
 TIMES = float(os.environ.get("TIMES", "1"))
 DEVICE = {"forward": 0.012 * TIMES, "backward": 0.010 * TIMES, "optimizer": 0.005 * TIMES}
@@ -151,8 +152,9 @@ class SGD(optim.SGD):
 
 
 LAYERS = 3
-faults = own_faults(rank, FAULT, SLOW_RANK, DELAY)
+faults = own_faults(rank, FAULT.split("/")[0], SLOW_RANK, DELAY)
 device = Device()
+turns = Turns(FAULT, TURN or STEPS, device.synchronize)
 model = nn.Sequential(*(Layer(16, 16) for _ in range(LAYERS)), nn.Linear(16, 1))
 for layer in model[:LAYERS]:
     layer.weight.register_hook(layer.reduce)
@@ -161,6 +163,8 @@ began = time.monotonic()
 for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH), start=1):  # noqa: B007
     if step == 6:
         began = time.monotonic()
+    if struck_now := turns.begin(step):
+        faults = own_faults(rank, struck_now, SLOW_RANK, DELAY)
     optimizer.zero_grad()
     loss = model(x).square().mean()
     loss.backward()
@@ -175,4 +179,5 @@ for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH), start=1):  # n
 device.synchronize()
 if rank == 0:
     print(f"a step took {(time.monotonic() - began) / (STEPS - 5) * 1e3:.2f} ms", flush=True)
+    turns.print()
 end()

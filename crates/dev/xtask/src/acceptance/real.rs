@@ -1,6 +1,7 @@
 //! Rows measured on real `torchrun` jobs (gloo, CPU) on this machine.
 
 mod ahead;
+mod gain;
 mod service;
 
 use std::fs;
@@ -39,7 +40,7 @@ pub(super) const ROWS: [(&str, Rows); 19] = [
     ("device-ddp", ahead::on_devices),
     ("device-fsdp2", ahead::on_devices),
     ("device-pipeline", ahead::on_devices),
-    ("gain", ahead::predicted),
+    ("gain", gain::predicted),
 ];
 
 const DATA: &str = "data.next_wait";

@@ -12,14 +12,12 @@ use super::{AcceptanceRow, BACKWARD, CALLBACKS, DATA, FORWARD, Lab, OPTIMIZER, P
 
 const RANKS: u32 = 4;
 /// Loops, below `python/tests/jobs`: with late waits, and on the accelerator of the tests.
-const LATE_WAITS: &str = "late_waits.py";
-const ON_DEVICES: &str = "device_loop.py";
+pub(super) const LATE_WAITS: &str = "late_waits.py";
+pub(super) const ON_DEVICES: &str = "device_loop.py";
 /// A fault must be named from this share of the step on; what costs less may be left unsaid.
 const COUNTS_SHARE: f64 = 0.05;
 /// What is charged must be within this distance of the true gain, as a share of it.
 const CHARGE_TOL: f64 = 0.1;
-/// Median and 95th percentile of the errors of predicted step times.
-const GAIN_TARGETS: (f64, f64) = (0.05, 0.1);
 
 /// How many seeds each job is run with: `LAGGARD_TEST_SEEDS`, as for the matrices of real jobs.
 fn seeds() -> u32 {
@@ -28,10 +26,10 @@ fn seeds() -> u32 {
 }
 
 /// A job that has ended.
-struct Ran {
-    verdict: Verdict,
+pub(super) struct Ran {
+    pub(super) verdict: Verdict,
     /// What a step took by the job's own clock.
-    step_s: f64,
+    pub(super) step_s: f64,
     struck: Option<Struck>,
 }
 
@@ -42,25 +40,37 @@ struct Struck {
     fault_s: f64,
 }
 
+/// Runs a loop with these variables: its verdict, and what it said.
+pub(super) fn run(
+    lab: &Lab,
+    script: &str,
+    variables: &[(&str, &str)],
+) -> Result<(Verdict, String)> {
+    let folder = lab.root.join("python/tests/jobs");
+    let file = |name: &str| folder.join(name).display().to_string();
+    let mut command = vec!["env".to_owned()];
+    command.extend(
+        variables
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
+    let ranks = RANKS.to_string();
+    command.extend(["python".to_owned(), file("launch.py"), ranks, file(script)]);
+    lab.run_with_output("", command)
+}
+
+/// Seconds of the milliseconds that a job printed behind these words.
+pub(super) fn seconds_behind(words: &str, said: &str) -> Option<f64> {
+    let (_, rest) = said.split_once(words)?;
+    let ms: f64 = rest.split(' ').next()?.parse().ok()?;
+    Some(ms * 1e-3)
+}
+
 impl Ran {
     /// Runs a loop with these variables.
-    fn new(lab: &Lab, script: &str, variables: &[(&str, &str)]) -> Result<Self> {
-        let folder = lab.root.join("python/tests/jobs");
-        let file = |name: &str| folder.join(name).display().to_string();
-        let mut command = vec!["env".to_owned()];
-        command.extend(
-            variables
-                .iter()
-                .map(|(name, value)| format!("{name}={value}")),
-        );
-        let ranks = RANKS.to_string();
-        command.extend(["python".to_owned(), file("launch.py"), ranks, file(script)]);
-        let (verdict, said) = lab.run_with_output("", command)?;
-        let seconds = |behind: &str| -> Option<f64> {
-            let (_, rest) = said.split_once(behind)?;
-            let ms: f64 = rest.split(' ').next()?.parse().ok()?;
-            Some(ms * 1e-3)
-        };
+    pub(super) fn new(lab: &Lab, script: &str, variables: &[(&str, &str)]) -> Result<Self> {
+        let (verdict, said) = run(lab, script, variables)?;
+        let seconds = |behind: &str| seconds_behind(behind, &said);
         Ok(Self {
             step_s: seconds("a step took ").context("the job did not say what a step took")?,
             struck: seconds(&format!("since step {SINCE} a step took "))
@@ -71,7 +81,7 @@ impl Ran {
     }
 
     /// Seconds of the whole run, as seconds of each step that was analysed.
-    fn of_a_step(&self, run_s: f64) -> f64 {
+    pub(super) fn of_a_step(&self, run_s: f64) -> f64 {
         run_s / self.verdict.job.analysed_steps.max(1) as f64
     }
 
@@ -314,7 +324,7 @@ const BASES: usize = 3;
 const READS: [&str; 5] = ["after", "before", "ten", "never", "clip"];
 /// Faults of a host, the stages that they may be found in, and how many steps show them: what
 /// strikes one step in 25 must have struck a few times.
-const HOST_FAULTS: [(&str, &[&str], &str); 5] = [
+pub(super) const HOST_FAULTS: [(&str, &[&str], &str); 5] = [
     ("loader", &[DATA], "65"),
     ("forward", &[FORWARD], "65"),
     ("callback", &[CALLBACKS], "65"),
@@ -389,7 +399,7 @@ const FACTORS: [&str; 3] = ["1.3", "1.5", "3"];
 /// devices with the second.
 const LOADS: [&str; 2] = ["1", "3"];
 /// What is slow on a device, and where it may be found.
-const DEVICE_FAULTS: [(&str, &[&str]); 3] = [
+pub(super) const DEVICE_FAULTS: [(&str, &[&str]); 3] = [
     ("device_forward", &[FORWARD, "forward"]),
     ("device_backward", &[BACKWARD, "backward"]),
     ("device_optimizer", &[OPTIMIZER]),
@@ -543,227 +553,8 @@ fn all_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()> 
     Ok(())
 }
 
-/// A fault as jobs take it: its place, its rank, and by how many seconds a host is late or how many
-/// times as long kernels take.
-type Fault = &'static str;
-
-/// A loop, and for each place to read the loss three faults, of which jobs have one, two or all.
-type Bed = (&'static str, &'static str, [(&'static str, [Fault; 3]); 5]);
-
-const BEDS: [Bed; 2] = [
-    (
-        "late waits",
-        LATE_WAITS,
-        [
-            (
-                "after",
-                ["loader@1@0.05", "forward@2@0.03", "callback@3@0.02"],
-            ),
-            (
-                "before",
-                ["forward@0@0.04", "callback@0@0.025", "loader@3@0.03"],
-            ),
-            (
-                "ten",
-                ["loader@2@0.04", "launches@1@0.06", "callback@2@0.02"],
-            ),
-            (
-                "never",
-                ["forward@3@0.05", "loader@3@0.02", "callback@0@0.04"],
-            ),
-            (
-                "clip",
-                ["callback@1@0.045", "loader@0@0.035", "forward@2@0.045"],
-            ),
-        ],
-    ),
-    (
-        "ddp on devices",
-        ON_DEVICES,
-        [
-            (
-                "after",
-                ["loader@1@0.05", "device_forward@2@3", "callback@3@0.02"],
-            ),
-            (
-                "before",
-                ["forward@0@0.04", "device_backward@0@2.5", "loader@3@0.03"],
-            ),
-            (
-                "ten",
-                ["loader@2@0.04", "device_forward@1@2.5", "callback@2@0.02"],
-            ),
-            (
-                "never",
-                ["forward@3@0.05", "device_optimizer@3@4", "callback@0@0.04"],
-            ),
-            (
-                "clip",
-                ["device_backward@1@3", "loader@0@0.035", "forward@2@0.045"],
-            ),
-        ],
-    ),
-];
-
-/// Those of three faults whose bits are set.
-fn faults_of(three: &[Fault; 3], subset: usize) -> Vec<Fault> {
-    let numbered = three.iter().enumerate();
-    numbered
-        .filter(|(at, _)| subset >> at & 1 == 1)
-        .map(|(_, fault)| *fault)
-        .collect()
-}
-
-/// Step times predicted for jobs some of whose faults are fixed, beside those of jobs without them.
-pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    for (bed, script, families) in BEDS {
-        // Relative errors of jobs with one, two and three faults.
-        let mut errors: [Vec<f64>; 3] = Default::default();
-        for (read, three) in families {
-            let ran = with_subsets(lab, script, read, &three)?;
-            for (subset, job) in ran.iter().enumerate().skip(1) {
-                // Every choice among its faults, all of them included: the job that is left over
-                // was run, too, and is the truth.
-                for fixed in (1..=subset).filter(|fixed| fixed & subset == *fixed) {
-                    let faults = faults_of(&three, fixed);
-                    let saved_s = saved_s(&job.verdict, &faults, fixed == subset);
-                    let step_s = job.step_s - job.of_a_step(saved_s);
-                    let truth_s = ran[subset & !fixed].step_s;
-                    let had = faults_of(&three, subset).len();
-                    errors[had - 1].push((step_s - truth_s).abs() / truth_s);
-                }
-            }
-        }
-        let all = errors.concat();
-        let rows = ["one fault", "two faults", "three faults"]
-            .into_iter()
-            .zip(&errors);
-        for (faults, errors) in rows.chain([("one to three faults", &all)]) {
-            let [median, late] = [0.5, 0.95].map(|share| quantile(errors, share));
-            let measured = format!(
-                "{} step times: median error {:.1} %, P95 {:.1} %",
-                errors.len(),
-                median * 1e2,
-                late * 1e2
-            );
-            // Of the eight subsets of three faults, one is empty.
-            let jobs = 7 * families.len();
-            let scenario = format!(
-                "{bed}: {jobs} jobs, those with {faults}: step time with any of them fixed"
-            );
-            let holds = median <= GAIN_TARGETS.0 && late <= GAIN_TARGETS.1;
-            print(AcceptanceRow::new(
-                id,
-                scenario,
-                measured,
-                "median 5 %, P95 10 %",
-                holds,
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Runs a loop with each subset of three faults, by their bits.
-fn with_subsets(lab: &Lab, script: &str, read: &str, three: &[Fault; 3]) -> Result<Vec<Ran>> {
-    (0..8)
-        .map(|subset| {
-            let mut faults = faults_of(three, subset).join(",");
-            if faults.is_empty() {
-                faults.push_str("none");
-            }
-            let job = [("FAULT", faults.as_str()), ("READ", read), ("SEED", "4")];
-            Ran::new(lab, script, &job)
-        })
-        .collect()
-}
-
-/// Exposed seconds that a verdict expects to be saved by fixing some faults, or all that there are.
-fn saved_s(verdict: &Verdict, fixed: &[Fault], are_all: bool) -> f64 {
-    if are_all {
-        // What incidents cost sums to what fixing all of them saves.
-        return verdict
-            .incidents
-            .iter()
-            .map(|incident| incident.cost_s)
-            .sum();
-    }
-    let both_s = match *fixed {
-        [one, other] => hidden_gain_s(verdict, one, other),
-        _ => None,
-    };
-    // Faults that do not hide one another save what each saves alone.
-    both_s.unwrap_or_else(|| fixed.iter().map(|fault| alone_s(verdict, fault)).sum())
-}
-
-/// Seconds saved by fixing a fault alone, whether it is an incident, a part of one, or hidden behind one.
-fn alone_s(verdict: &Verdict, fault: Fault) -> f64 {
-    let mut incidents = verdict.incidents.iter();
-    let incident = incidents.find_map(|it| Some(part_in(fault, it)? * it.gain_alone_s));
-    let mut hidden = verdict
-        .incidents
-        .iter()
-        .flat_map(|incident| &incident.next_in_line);
-    let hidden = hidden.find(|next| is_at(fault, &next.ranks, Some(&next.stage)));
-    let hidden = hidden.map(|it| it.gain_alone_s);
-    incident.or(hidden).unwrap_or(0.0)
-}
-
-/// What of an incident is this fault, by the lateness in its stages: a rank may have two faults.
-fn part_in(fault: Fault, incident: &Incident) -> Option<f64> {
-    let Subject { ranks, side, .. } = &incident.subject;
-    let account = incident.facts.iter().find_map(|fact| fact.what.account())?;
-    let stages = account.stages.iter();
-    let its = stages.filter(|it| is_on(fault, *side) && is_at(fault, ranks, Some(&it.stage)));
-    let share = its.map(|it| it.lateness_s).sum::<f64>() / account.lateness_s;
-    (share > 0.0).then_some(share)
-}
-
-/// Seconds saved by fixing two faults, if one hides the other.
-fn hidden_gain_s(verdict: &Verdict, one: Fault, other: Fault) -> Option<f64> {
-    [(one, other), (other, one)]
-        .into_iter()
-        .find_map(|(first, behind)| {
-            let incidents = verdict
-                .incidents
-                .iter()
-                .filter(|incident| is_of(first, incident));
-            let mut hidden = incidents.flat_map(|incident| &incident.next_in_line);
-            let next = hidden.find(|next| is_at(behind, &next.ranks, Some(&next.stage)))?;
-            Some(next.gain_both_s)
-        })
-}
-
-/// Whether an incident is this fault.
-fn is_of(fault: Fault, incident: &Incident) -> bool {
-    let Subject {
-        ranks, stage, side, ..
-    } = &incident.subject;
-    is_on(fault, *side) && is_at(fault, ranks, stage.as_deref())
-}
-
-/// Whether a fault is on this side of its rank, as far as that is known.
-fn is_on(fault: Fault, side: Option<Side>) -> bool {
-    let is_of_device = fault.starts_with("device");
-    side.is_none_or(|side| (side == Side::Device) == is_of_device)
-}
-
-/// Whether this is where a fault was hidden.
-fn is_at(fault: Fault, ranks: &[u32], stage: Option<&str>) -> bool {
-    let mut parts = fault.split('@');
-    let (place, rank) = (parts.next(), parts.next());
-    let of_hosts = HOST_FAULTS.iter().map(|(name, places, _)| (name, places));
-    let of_devices = DEVICE_FAULTS.iter().map(|(name, places)| (name, places));
-    let mut faults = of_hosts.chain(of_devices);
-    let places = faults.find(|(name, _)| Some(**name) == place);
-    matches!((ranks, rank), ([one], Some(rank)) if one.to_string() == rank)
-        && places
-            .zip(stage)
-            .is_some_and(|((_, places), stage)| places.contains(&stage))
-}
-
 /// The value below which this share of the values lies.
-fn quantile(values: &[f64], share: f64) -> f64 {
+pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = (share * sorted.len().saturating_sub(1) as f64).round() as usize;
