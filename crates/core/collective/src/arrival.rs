@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 /// choice.
 const LAST_OPS: usize = 5;
 const STRUCK_OF_LAST: usize = 3;
+/// How many times smaller than usual a lateness must be to be another one's. Ours.
+const SIZE_RATIO: f64 = 2.5;
 /// Findings of each kind that are reported; the costliest.
 pub(crate) const MAX_FINDINGS: usize = 64;
 
@@ -65,9 +67,11 @@ pub(crate) struct TimedOperation {
 /// What one rank did in one sequence.
 #[derive(Default)]
 struct Strikes {
-    /// Place in the sequence, number, lateness.
-    struck: Vec<(usize, u64, f64)>,
+    struck: Vec<Strike>,
 }
+
+/// Place in the sequence, number, lateness.
+type Strike = (usize, u64, f64);
 
 /// One sequence, looked through.
 struct TimedSequence {
@@ -289,11 +293,12 @@ impl Arrivals {
             let Some(strikes) = sequence.strikes.get(&rank) else {
                 continue;
             };
-            let Some((first_at, first, _)) = strikes.struck.first().copied() else {
+            let usual = strikes.of_usual_size();
+            let Some((first_at, first, _)) = usual.first().copied() else {
                 continue;
             };
-            let cost_s: f64 = strikes.struck.iter().map(|(.., lateness)| lateness).sum();
-            let count = strikes.struck.len();
+            let cost_s: f64 = usual.iter().map(|(.., lateness)| lateness).sum();
+            let count = usual.len();
             // Since its first strike: else what begins late in a run would cost little of it.
             time_s += sequence.busy_s[first_at..].iter().sum::<f64>();
             struck.extend(strikes.struck.iter().map(|(_, number, _)| (at, *number)));
@@ -380,6 +385,22 @@ impl Strikes {
         !self.struck.is_empty()
     }
 
+    /// Those that are not far below what a second of lateness is usually a part of: who is late by 80 ms now
+    /// and then, and by a millisecond or two by chance, is not late by the mean of both.
+    fn of_usual_size(&self) -> Vec<Strike> {
+        let sum = |of: fn(f64) -> f64| {
+            self.struck
+                .iter()
+                .map(|(.., late_s)| of(*late_s))
+                .sum::<f64>()
+        };
+        let usual_s = sum(|late_s| late_s * late_s) / sum(|late_s| late_s);
+        let struck = self.struck.iter().copied();
+        struck
+            .filter(|(.., late_s)| *late_s >= usual_s / SIZE_RATIO)
+            .collect()
+    }
+
     /// Whether the last operations are among them.
     fn goes_on(&self, length: usize) -> bool {
         let struck = self
@@ -453,6 +474,23 @@ mod tests {
                 (2 + wait_ms) * MS + noise,
             );
         }
+    }
+
+    #[test]
+    fn what_is_late_by_chance_is_not_counted_with_what_is_late_by_far() {
+        let mut job = job();
+        for number in 0..32 {
+            let late_ms = if number % 5 == 0 { 80 } else { 3 };
+            operation(&mut job, WORLD, number, &[0, 1, 2, 3], (2, late_ms));
+        }
+        let late = job.late();
+        let place = &late[0].places[0];
+        assert_eq!((place.first, place.struck, place.operations), (0, 7, 32));
+        assert!(
+            (place.lateness_s - 0.08).abs() < 0.001,
+            "{}",
+            place.lateness_s
+        );
     }
 
     #[test]
