@@ -32,7 +32,7 @@ use said::{
     Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by, quotes, said,
 };
 use start::{AwaitedId, CameToStart};
-use traceback::Tracebacks;
+use traceback::{OwnLine, Tracebacks, of_worker, worker};
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
@@ -58,6 +58,8 @@ pub(crate) struct WatchdogLog {
     /// Ranks of the largest communicator that NCCL says it has made, 0 if it says of none.
     size: u32,
     tracebacks: Tracebacks,
+    /// In the traceback that a rank prints.
+    own_lines: BTreeMap<u32, OwnLine>,
     /// What timed out on a rank, as long as no line has named its group.
     timeouts: BTreeMap<u32, BTreeSet<Work>>,
     /// Whether something timed out on a rank that no line names.
@@ -233,7 +235,10 @@ impl WatchdogLog {
         self.gave_up.extend(gave_up(record));
         self.quoted.extend(quotes(record));
         match printed_by(record) {
-            Some(rank) => _ = self.printers.insert(rank),
+            Some(rank) => {
+                self.printers.insert(rank);
+                self.own_lines.entry(rank).or_default().take(record);
+            }
             // Behind its summary stands the launcher's own.
             None if self.owner.is_some() || self.summary.is_empty() => {
                 self.tracebacks.take(record);
@@ -302,14 +307,20 @@ impl WatchdogLog {
             Said::MissedBarrier(ranks) => self.missed_barrier.extend(ranks),
             Said::Follows(rank) => _ = self.following.insert(rank),
             Said::Raised { rank, error, whose } => {
+                let mut own_line = self.own_lines.remove(&rank).unwrap_or_default();
                 let rank = self.quoted.remove(&rank).unwrap_or(rank);
                 self.ranks.insert(rank);
                 // Raised while that was handled.
                 if whose == Whose::Process && self.following.contains(&rank) {
                     return;
                 }
-                if self.errors.len() < MAX_NOTED {
-                    self.errors.entry(rank).or_insert((error, whose));
+                let known = self.errors.get_mut(&rank);
+                let caught = known.and_then(|(known, _)| Some((worker(known)?.to_owned(), known)));
+                if let Some((worker, known)) = caught {
+                    *known = own_line.of(of_worker(&error, &worker));
+                } else if self.errors.len() < MAX_NOTED {
+                    let error = || (own_line.of(error), whose);
+                    self.errors.entry(rank).or_insert_with(error);
                 }
             }
             Said::CameTo {

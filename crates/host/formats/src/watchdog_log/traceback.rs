@@ -1,6 +1,7 @@
-//! Tracebacks in a log that one rank alone writes: none of its lines says whose it is.
+//! Tracebacks in a log that one rank alone writes: none of its lines says whose it is. And errors of workers,
+//! which a rank raises as its own.
 
-use super::said::{self, raised};
+use super::said::{self, digits, raised};
 
 /// Lines behind an error beyond which it was handled: a process that ends prints frames, warnings and
 /// what its threads ran into.
@@ -16,20 +17,84 @@ pub(super) struct Tracebacks {
     error: Option<(String, u32)>,
     /// Whether it came of one that follows from another rank's.
     follows: bool,
+    /// Where the error was raised that is quoted next.
+    worker: Option<String>,
+    at: OwnLine,
+}
+
+/// Where an error was raised that a rank raises as its own, such as `DataLoader worker process 0`: its own line
+/// says no more, and the traceback behind it ends in the error itself.
+/// # Source
+/// `ExceptionWrapper` in `torch/_utils.py`.
+pub(super) fn worker(error: &str) -> Option<&str> {
+    let (_, caught) = error.split_once(": Caught ")?;
+    let (_, place) = caught.split_once(" in ")?;
+    place.split(['.', ',']).next()
+}
+
+/// Parts of paths of files that no user wrote.
+const LIBRARIES: [&str; 4] = ["site-packages", "dist-packages", "/lib/python", "/torch/"];
+
+/// The innermost line of the user's own code in the frames of a traceback.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnLine(Option<String>);
+
+impl OwnLine {
+    /// Takes a record that may be a frame, or begin a traceback.
+    pub(super) fn take(&mut self, record: &str) {
+        if record.contains("Traceback (most recent call last)") {
+            self.0 = None;
+        }
+        self.0 = frame(record).or(self.0.take());
+    }
+
+    /// An error with the line at which it was raised, if that is known.
+    pub(super) fn of(&mut self, error: String) -> String {
+        match self.0.take() {
+            Some(line) => format!("{}, at {line}", error.trim_end_matches('.')),
+            None => error,
+        }
+    }
+}
+
+/// File and line of a frame of the user's own code.
+fn frame(record: &str) -> Option<String> {
+    let (_, frame) = record.split_once("File \"")?;
+    let (path, rest) = frame.split_once("\", line ")?;
+    let line = &rest[..digits(rest)];
+    let is_own = !path.starts_with('<') && !LIBRARIES.iter().any(|it| path.contains(it));
+    let name = path.rsplit(['/', '\\']).next()?;
+    (is_own && !line.is_empty()).then(|| format!("{name}:{line}"))
+}
+
+/// What a worker raised.
+pub(super) fn of_worker(error: &str, worker: &str) -> String {
+    format!("{error}, in {worker}")
 }
 
 impl Tracebacks {
     pub(super) fn take(&mut self, record: &str) {
+        self.at.take(record);
         if record.starts_with("Traceback (most recent call last)") {
             self.follows &= self.goes_on;
             (self.is_inside, self.goes_on, self.error) = (true, false, None);
+            self.worker = None;
+        } else if record.starts_with("Original Traceback (most recent call last)") {
+            let error = self.error.take();
+            self.worker = error.and_then(|(error, _)| Some(worker(&error)?.to_owned()));
+            self.is_inside = true;
         } else if let Some(error) = record.strip_prefix("Fatal Python error: ") {
             (self.is_inside, self.follows) = (false, false);
             self.error = Some((error.to_owned(), 0));
         } else if self.is_inside && !record.starts_with(char::is_whitespace) {
             // Behind the frames, which are indented.
             self.is_inside = false;
-            self.error = raised(record).map(|error| (error, 0));
+            let worker = self.worker.take();
+            let error = raised(record).map(|error| match worker {
+                Some(worker) => of_worker(&error, &worker),
+                None => error,
+            });
+            self.error = error.map(|error| (self.at.of(error), 0));
             let error = self.error.as_ref();
             self.follows |= error.is_some_and(|(error, _)| said::follows(error));
         } else if let Some((_, behind)) = &mut self.error {
@@ -68,11 +133,11 @@ mod tests {
         let error = |text: &str| Some((text.to_owned(), false));
         assert_eq!(
             ended_by(&oom),
-            error("OutOfMemoryError: CUDA out of memory.")
+            error("OutOfMemoryError: CUDA out of memory, at a.py:3")
         );
         assert_eq!(
             ended_by(&(oom.clone() + &traceback("AssertionError"))),
-            error("AssertionError")
+            error("AssertionError, at a.py:3")
         );
         assert_eq!(ended_by(&(oom.clone() + &"step 9\n".repeat(30))), None);
         assert_eq!(ended_by(&(oom + &traceback("KeyboardInterrupt"))), None);
@@ -80,6 +145,14 @@ mod tests {
             "Fatal Python error: Segmentation fault\n\nThread 0x7f (most recent call first):\n";
         assert_eq!(ended_by(fatal), error("Segmentation fault"));
         assert_eq!(ended_by("ValueError: of no traceback\n"), None);
+    }
+
+    #[test]
+    fn what_a_worker_raised_is_said_and_not_that_it_was_caught() {
+        let caught = traceback("ValueError: Caught ValueError in DataLoader worker process 0.");
+        let text = caught + "Original " + &traceback("ValueError: corrupt sample 80");
+        let error = "ValueError: corrupt sample 80, in DataLoader worker process 0, at a.py:3";
+        assert_eq!(ended_by(&text), Some((error.to_owned(), false)));
     }
 
     #[test]

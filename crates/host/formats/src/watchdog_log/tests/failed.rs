@@ -75,9 +75,25 @@ fn an_error_before_a_rank_knows_its_number_is_of_the_one_that_failed() {
     assert_eq!(dead(&text), Some(1));
     let raised = Input::Note(SourceNote::Printed(PrintedNote::Raised {
         rank: 1,
-        error: "ModuleNotFoundError: No module named 'flash'".to_owned(),
+        error: "ModuleNotFoundError: No module named 'flash', at a.py:3".to_owned(),
     }));
     assert!(inputs(&text).contains(&raised));
     // Two have failed, and nobody knows whose it is.
     assert_eq!(dead(&[traceback, &ended(&[(0, 1), (1, 1)])].concat()), None);
+}
+
+#[test]
+fn an_error_of_a_loaders_worker_is_quoted_with_what_it_says() {
+    let text = "[rank2]: Traceback (most recent call last):\n[rank2]:   File \"a.py\", line 44, in <module>\n\
+         [rank2]: ValueError: Caught ValueError in DataLoader worker process 0.\n\
+         [rank2]: Original Traceback (most recent call last):\n[rank2]:   File \"a.py\", line 14, in __getitem__\n\
+         [rank2]:   File \"/v/site-packages/tar.py\", line 9, in read\n\
+         [rank2]: ValueError: corrupt sample 80 in shard-0007.tar\n";
+    assert_eq!(dead(text), Some(2));
+    let raised = Input::Note(SourceNote::Printed(PrintedNote::Raised {
+        rank: 2,
+        error: "ValueError: corrupt sample 80 in shard-0007.tar, in DataLoader worker process 0, at a.py:14"
+            .to_owned(),
+    }));
+    assert!(inputs(text).contains(&raised));
 }
