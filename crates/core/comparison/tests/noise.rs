@@ -52,6 +52,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             stages_on_devices: false,
             partly_seen: false,
             unrecorded_share: 0.0,
+            ranks_unseen: false,
             uncompared_ranks: Vec::new(),
             unlike_devices: Vec::new(),
             ambiguous_steps: 0,

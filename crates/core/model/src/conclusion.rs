@@ -21,6 +21,8 @@ pub enum Conclusion {
     TooLittleSeen,
     /// Some rank was late, and which one is unknown.
     Ambiguous,
+    /// The ranks that were recorded are alike; others were not.
+    RanksUnseen,
     /// Hosts and stages are alike; devices behind hosts that run ahead were not seen.
     DevicesUnseen,
     /// Hosts and stages are alike; where devices wait for one another was not seen.
@@ -80,6 +82,8 @@ impl Verdict {
             job.hosts_run_ahead || job.hosts_may_run_ahead || job.device_wait_share.is_some();
         if job.ambiguous_steps > 0 {
             Some(Conclusion::Ambiguous)
+        } else if job.ranks_unseen {
+            Some(Conclusion::RanksUnseen)
         } else if runs_ahead && job.sampled_steps == 0 {
             Some(Conclusion::DevicesUnseen)
         } else if job.device_issues_unseen {

@@ -137,6 +137,9 @@ pub struct JobSummary {
     /// Share of the time of steps that lies in those which were not recorded whole on every rank.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unrecorded_share: f64,
+    /// Whether there are traces of some ranks, and of others none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ranks_unseen: bool,
     /// Ranks that are alone in their roles and could not be put beside those of other roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncompared_ranks: Vec<u32>,

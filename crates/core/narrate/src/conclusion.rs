@@ -21,6 +21,10 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         ),
         Conclusion::TooLittleSeen => ("No verdict", "too little was recorded"),
         Conclusion::Ambiguous => ("Nothing found", "it is unknown which rank is late"),
+        Conclusion::RanksUnseen => (
+            "Nothing found",
+            "no host and no stage stands out; they may wait for ranks of which there is no trace",
+        ),
         Conclusion::DevicesUnseen => (
             "Nothing found",
             "no host and no stage stands out; devices were not observed",

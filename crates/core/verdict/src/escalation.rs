@@ -352,12 +352,12 @@ impl Ordered {
         (self.first_step..=self.last_step()).contains(&step)
     }
 
-    /// By how much its steps were longer than usual, if both are known.
+    /// How many times as long as usual its steps took, if both are known. Hosts that run ahead launch some
+    /// steps at once, which are none the shorter for that.
     pub(crate) fn slowdown(&self, usual_s: Option<f64>) -> Option<f64> {
         let lasted_s = median(&mut self.lasted_s.clone())?;
-        usual_s
-            .filter(|usual_s| *usual_s > 0.0)
-            .map(|usual_s| lasted_s / usual_s)
+        let usual_s = usual_s.filter(|usual_s| *usual_s > 0.0)?;
+        Some(lasted_s / usual_s).filter(|times| *times >= 1.0)
     }
 }
 
@@ -376,6 +376,19 @@ mod tests {
 
     fn escalation(settings: ProfileSettings) -> Escalation {
         Escalation::new(settings, TriggerSettings::default())
+    }
+
+    #[test]
+    fn steps_that_hosts_launch_at_once_are_no_shorter_than_usual() {
+        let slowdown = |lasted_s: f64| {
+            let window = Ordered {
+                lasted_s: vec![lasted_s],
+                ..Ordered::default()
+            };
+            window.slowdown(Some(0.5))
+        };
+        assert_eq!(slowdown(1.0), Some(2.0));
+        assert_eq!(slowdown(0.1), None);
     }
 
     #[test]

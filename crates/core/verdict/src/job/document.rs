@@ -33,6 +33,7 @@ impl Job {
                 device_issues_unseen: self.detectors.stages.devices.waits_unseen(),
                 partly_seen: self.is_partly_seen(),
                 unrecorded_share: self.unrecorded_share(),
+                ranks_unseen: self.has_unseen_ranks(),
                 uncompared_ranks: self.uncompared_ranks(),
                 unlike_devices: self.unlike_devices(),
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),

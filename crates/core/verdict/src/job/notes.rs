@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{RasNote, Source, SourceNote, Sync, VerdictNote, Window};
+use model::{RasNote, Source, SourceNote, Sync, TraceNote, VerdictNote, Window};
 
 use super::Job;
 use crate::detectors::pipeline_notes;
@@ -154,6 +154,12 @@ impl Job {
         let incomplete_s = self.notes.incomplete_s;
         let all_s = incomplete_s + self.accounting.exposed_s();
         incomplete_s / all_s.max(f64::MIN_POSITIVE)
+    }
+
+    /// Whether there are traces of some ranks, and of others none.
+    pub(super) fn has_unseen_ranks(&self) -> bool {
+        let mut notes = self.notes.of_sources.iter();
+        notes.any(|it| matches!(it, SourceNote::Traces(TraceNote::Missing(_))))
     }
 
     /// Whether a snapshot shows something wrong that names nobody, or nothing to compare.
