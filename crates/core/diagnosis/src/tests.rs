@@ -551,11 +551,9 @@ fn of_a_slow_host_and_a_slow_device_each_has_its_own_function() {
         class: FunctionClass::GpuCompute,
         ..function_fault("gemm", &[2], 0.4)
     };
-    let functions = |found: Vec<Finding>| -> Vec<(Option<Side>, Option<String>)> {
-        let found = found.into_iter();
-        found
-            .map(|it| (it.subject.side, it.subject.function))
-            .collect()
+    let functions = |found: Vec<Finding>| -> Vec<_> {
+        let of = |it: Finding| (it.subject.side, it.subject.function);
+        found.into_iter().map(of).collect()
     };
     let both = vec![
         slow(0, Side::Device),
