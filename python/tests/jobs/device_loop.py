@@ -14,8 +14,8 @@ from step ``SINCE`` on:
   graph, and counts how often it is disturbed (capture).
 
 There may be several of host and device, each with a rank and its seconds or factor:
-``loader@1@0.04,device_forward@3@2``. With ``TURN``, sets of them that ``/`` separates strike in turn,
-each for so many steps.
+``loader@1@0.04,device_forward@3@2``. With ``TURN``, sets of them that ``/`` separates strike in
+turn, each for so many steps.
 
 ``LOAD`` is how many times as much the devices have to do: with 3 they are what steps wait for.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step), never,

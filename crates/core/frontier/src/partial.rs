@@ -17,8 +17,8 @@ const HELD_SHARE: f64 = 0.5;
 /// Who is joined right behind a boundary, if some ranks wait there for the last one of their group to
 /// get there and others do not: of a broadcast along a ring, those behind the late rank wait. Each takes
 /// as much longer there than the quickest as it is early, is never past the next boundary before the
-/// last one is at this, and is not held up by its own host meanwhile. `None` if no rank does so, or in a
-/// backward pass behind which nothing is issued: its collectives are recorded.
+/// last one is at this, and is not held up by its own host meanwhile. `None` if no rank does so. In a backward
+/// pass it is only asked behind an issue: its collectives are recorded.
 ///
 /// `rows` are the [`positions`](crate::positions::positions) of the block, and `held_s` is in place of
 /// each of its durations the part for which a host held its device up.
