@@ -32,7 +32,7 @@ use said::{
     Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by, quotes, said,
 };
 use start::{AwaitedId, CameToStart};
-use traceback::{OwnLine, Tracebacks, of_worker, worker};
+use traceback::{OwnLine, Tracebacks, of_worker};
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
@@ -315,9 +315,10 @@ impl WatchdogLog {
                     return;
                 }
                 let known = self.errors.get_mut(&rank);
-                let caught = known.and_then(|(known, _)| Some((worker(known)?.to_owned(), known)));
-                if let Some((worker, known)) = caught {
-                    *known = own_line.of(of_worker(&error, &worker));
+                let of_worker =
+                    known.and_then(|(known, _)| Some((of_worker(known, &error)?, known)));
+                if let Some((error, known)) = of_worker {
+                    *known = own_line.of(error);
                 } else if self.errors.len() < MAX_NOTED {
                     let error = || (own_line.of(error), whose);
                     self.errors.entry(rank).or_insert_with(error);

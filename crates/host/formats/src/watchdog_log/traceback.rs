@@ -1,7 +1,9 @@
 //! Tracebacks in a log that one rank alone writes: none of its lines says whose it is. And errors of workers,
 //! which a rank raises as its own.
 
-use super::said::{self, digits, raised};
+use model::Frame;
+
+use super::said::{self, number, raised};
 
 /// Lines behind an error beyond which it was handled: a process that ends prints frames, warnings and
 /// what its threads ran into.
@@ -17,23 +19,21 @@ pub(super) struct Tracebacks {
     error: Option<(String, u32)>,
     /// Whether it came of one that follows from another rank's.
     follows: bool,
-    /// Where the error was raised that is quoted next.
-    worker: Option<String>,
+    /// What a rank said it had caught, if the next error is what that was.
+    caught: Option<String>,
     at: OwnLine,
 }
 
-/// Where an error was raised that a rank raises as its own, such as `DataLoader worker process 0`: its own line
-/// says no more, and the traceback behind it ends in the error itself.
+/// An error with where it was raised, such as `DataLoader worker process 0`, if a rank said before that it had
+/// caught it there: that line says no more, and the traceback behind it ends in the error itself.
 /// # Source
 /// `ExceptionWrapper` in `torch/_utils.py`.
-pub(super) fn worker(error: &str) -> Option<&str> {
-    let (_, caught) = error.split_once(": Caught ")?;
-    let (_, place) = caught.split_once(" in ")?;
-    place.split(['.', ',']).next()
+pub(super) fn of_worker(caught: &str, error: &str) -> Option<String> {
+    let (_, what) = caught.split_once(": Caught ")?;
+    let (_, place) = what.split_once(" in ")?;
+    let worker = place.split(['.', ',']).next()?;
+    Some(format!("{error}, in {worker}"))
 }
-
-/// Parts of paths of files that no user wrote.
-const LIBRARIES: [&str; 4] = ["site-packages", "dist-packages", "/lib/python", "/torch/"];
 
 /// The innermost line of the user's own code in the frames of a traceback.
 #[derive(Clone, Debug, Default)]
@@ -60,16 +60,16 @@ impl OwnLine {
 /// File and line of a frame of the user's own code.
 fn frame(record: &str) -> Option<String> {
     let (_, frame) = record.split_once("File \"")?;
-    let (path, rest) = frame.split_once("\", line ")?;
-    let line = &rest[..digits(rest)];
-    let is_own = !path.starts_with('<') && !LIBRARIES.iter().any(|it| path.contains(it));
-    let name = path.rsplit(['/', '\\']).next()?;
-    (is_own && !line.is_empty()).then(|| format!("{name}:{line}"))
-}
-
-/// What a worker raised.
-pub(super) fn of_worker(error: &str, worker: &str) -> String {
-    format!("{error}, in {worker}")
+    let (file, rest) = frame.split_once("\", line ")?;
+    let frame = Frame {
+        function: String::new(),
+        file: file.to_owned(),
+        line: number(rest)?,
+    };
+    // PyTorch may be one that was built where its source is.
+    let is_own = frame.is_own() && !["/torch/", "<"].iter().any(|it| file.contains(it));
+    let name = file.rsplit(['/', '\\']).next()?;
+    is_own.then(|| format!("{name}:{}", frame.line))
 }
 
 impl Tracebacks {
@@ -78,10 +78,9 @@ impl Tracebacks {
         if record.starts_with("Traceback (most recent call last)") {
             self.follows &= self.goes_on;
             (self.is_inside, self.goes_on, self.error) = (true, false, None);
-            self.worker = None;
+            self.caught = None;
         } else if record.starts_with("Original Traceback (most recent call last)") {
-            let error = self.error.take();
-            self.worker = error.and_then(|(error, _)| Some(worker(&error)?.to_owned()));
+            self.caught = self.error.take().map(|(error, _)| error);
             self.is_inside = true;
         } else if let Some(error) = record.strip_prefix("Fatal Python error: ") {
             (self.is_inside, self.follows) = (false, false);
@@ -89,10 +88,10 @@ impl Tracebacks {
         } else if self.is_inside && !record.starts_with(char::is_whitespace) {
             // Behind the frames, which are indented.
             self.is_inside = false;
-            let worker = self.worker.take();
-            let error = raised(record).map(|error| match worker {
-                Some(worker) => of_worker(&error, &worker),
-                None => error,
+            let caught = self.caught.take();
+            let error = raised(record).map(|error| {
+                let of_worker = caught.and_then(|caught| of_worker(&caught, &error));
+                of_worker.unwrap_or(error)
             });
             self.error = error.map(|error| (self.at.of(error), 0));
             let error = self.error.as_ref();

@@ -88,12 +88,13 @@ pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         // Relative errors of jobs with one, two and three faults.
         let mut errors: [Vec<f64>; 3] = Default::default();
         for (read, three) in families {
-            let bed = [("READ", read), ("LOAD", load), ("SEED", "4")];
-            let took_s = with_subsets(lab, script, &bed, &three)?;
+            let family = [("READ", read), ("LOAD", load), ("SEED", "4")];
+            let took_s = with_subsets(lab, script, &family, &three)?;
             for subset in 1..took_s.len() {
                 let faults = subset_of(&three, subset);
                 let own = [("FAULT", faults.as_str()), ("STEPS", FAMILY_STEPS)];
-                let job = Ran::new(lab, script, &[&own[..], &bed].concat())?;
+                let job = Ran::new(lab, script, &[&own[..], &family].concat())?;
+                let had = subset.count_ones() as usize;
                 // Every choice among its faults, all of them included.
                 for fixed in (1..=subset).filter(|fixed| fixed & subset == *fixed) {
                     let faults = faults_of(&three, fixed);
@@ -101,7 +102,6 @@ pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                     let saved_share = job.of_a_step(saved_s) / job.step_s;
                     let step_s = (1.0 - saved_share) * took_s[subset];
                     let truth_s = took_s[subset & !fixed];
-                    let had = faults_of(&three, subset).len();
                     errors[had - 1].push((step_s - truth_s).abs() / truth_s);
                 }
             }
@@ -157,7 +157,7 @@ const TURNS: usize = 2;
 fn with_subsets(
     lab: &Lab,
     script: &str,
-    bed: &[(&str, &str)],
+    family: &[(&str, &str)],
     three: &[Fault; 3],
 ) -> Result<Vec<f64>> {
     let subsets: Vec<String> = (0..8).map(|subset| subset_of(three, subset)).collect();
@@ -169,7 +169,7 @@ fn with_subsets(
         ("TURN", &turn),
         ("STEPS", &steps),
     ];
-    let (_, said) = run(lab, script, &[&own[..], bed].concat())?;
+    let (_, said) = run(lab, script, &[&own[..], family].concat())?;
     let took_s = |subset| seconds_behind(&format!("with {subset} a step took "), &said);
     let took_s: Option<Vec<f64>> = subsets.iter().map(took_s).collect();
     took_s.context("the job did not say what a step took with each subset")
