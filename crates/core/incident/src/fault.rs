@@ -26,6 +26,9 @@ const SAME_STEPS_SHARE: f64 = 0.5;
 const SAME_LATENESS_SHARE: f64 = 0.3;
 /// Strikes from which a fault is no accident of a step or two. Ours.
 pub(crate) const STRIKES_MIN: u64 = 5;
+/// The same of a fault that strikes most steps, or rotates, and is not critical, in a job of which more is
+/// known than these: in a window of a few steps a pause or two look like it. Ours.
+const SMALL_STRIKES_MIN: u64 = 10;
 /// The same of strikes as long as a stall in steps, however few seconds that is. Ours.
 const STALLS_MIN: u64 = 3;
 /// The same of stalls that must have been seen where only some steps were sampled: so many that all
@@ -748,6 +751,19 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Strikes there were: where steps are sampled, those that were seen stand for as many as their weight has
+    /// room for.
+    fn stands_for(&self) -> f64 {
+        (self.strikes as f64).max((self.weight_s / self.lateness_s).round())
+    }
+
+    /// Whether it may be a pause or two in the few steps that a job had since it was seen to be without it.
+    pub(crate) fn may_be_chance(&self, settings: &IncidentSettings) -> bool {
+        let is_frequent = self.kind == FaultKind::Rotating || self.pace == Pace::Steady;
+        let is_critical = self.weight_s >= settings.critical_share * self.exposed_s;
+        is_frequent && !is_critical && self.stands_for() < SMALL_STRIKES_MIN as f64
+    }
+
     /// Whether it is worth a person's attention.
     pub(crate) fn is_notable(&self, settings: &IncidentSettings) -> bool {
         let share = self.weight_s / self.exposed_s;
@@ -759,9 +775,7 @@ impl Record {
         let is_long = strike_s >= settings.stall_min_steps * self.step_s;
         let stopped = is_long && strike_s >= settings.stall_min_s;
         let is_often = self.strikes >= STRIKES_MIN;
-        // Where steps are sampled, those that were seen stand for as many as their weight has room for.
-        let stalls = (self.strikes as f64).max((self.weight_s / self.lateness_s).round());
-        let are_several = self.strikes >= STALLS_SEEN_MIN && stalls >= STALLS_MIN as f64;
+        let are_several = self.strikes >= STALLS_SEEN_MIN && self.stands_for() >= STALLS_MIN as f64;
         let recurs = is_often || (is_long && are_several);
         match self.pace {
             Pace::Steady => is_often && share >= settings.steady_share_min,

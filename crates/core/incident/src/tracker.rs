@@ -24,6 +24,8 @@ use group::Group;
 const MAX_STRIKES: usize = 512;
 /// Faults remembered of one job; the cheapest closed one makes room.
 const MAX_TRACKS: usize = 256;
+/// Steps of a job from which a few more are too few to find something in. Ours.
+const MANY_STEPS: u64 = 20;
 /// Windows without a trace after which a fault that was never worth a word is forgotten.
 const UNSPOKEN_WINDOWS: u32 = 10;
 /// Times its own distance after which a periodic fault counts as gone.
@@ -354,15 +356,17 @@ impl Tracker {
         track.gain = slot.map_or(0.0, |slot| found.gain[slot]);
         track.lag_s = localise(window, found, track.fault.stage, &self.gates).lag_s;
         track.pace = track.pace_in(&group.steps, self.last_step);
-        let spoken = notable || self.has_become_notable(&self.tracks[at], found);
+        let (track, steps) = (&self.tracks[at], group.steps.count(0..=self.last_step));
+        let spoken = self.is_notable(track, notable, steps, found);
         self.tracks[at].spoken |= spoken;
         self.tracks[at].id
     }
 
-    /// Whether several windows together are reason enough to speak of a fault.
-    fn has_become_notable(&self, track: &Track, found: &WindowFrontier) -> bool {
+    /// Whether a window, or several together, are reason enough to speak of a fault: it is `alone` in the last
+    /// one, and the job has had so many steps.
+    fn is_notable(&self, track: &Track, alone: bool, steps: u64, found: &WindowFrontier) -> bool {
         if track.fault.kind == FaultKind::Degraded {
-            return track.windows >= self.settings.degraded_windows;
+            return alone || track.windows >= self.settings.degraded_windows;
         }
         let record = Record {
             kind: track.fault.kind,
@@ -373,7 +377,8 @@ impl Tracker {
             exposed_s: track.since().1,
             step_s: found.median_step_s(),
         };
-        record.is_notable(&self.settings)
+        let is_notable = alone || record.is_notable(&self.settings);
+        is_notable && !(steps >= MANY_STEPS && record.may_be_chance(&self.settings))
     }
 
     /// Whether the fault goes on at the end of what was seen.

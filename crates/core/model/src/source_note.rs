@@ -449,6 +449,8 @@ pub enum PrintedNote {
         ranks: Vec<u32>,
         /// Those that ended as well, and printed no error.
         silent: Vec<u32>,
+        /// The lines of the script that they waited in, with the ranks, if there are several.
+        places: Vec<(Vec<u32>, String)>,
     },
     /// torchrun saw these ranks end, and which was the first is unknown.
     Ended(Vec<u32>),

@@ -420,7 +420,11 @@ fn printed(note: &PrintedNote) -> String {
             code,
             with_it,
         } => first_ended(*rank, *code, with_it),
-        PrintedNote::GaveUpInGloo { ranks, silent } => gave_up_in_gloo(ranks, silent),
+        PrintedNote::GaveUpInGloo {
+            ranks,
+            silent,
+            places,
+        } => gave_up_in_gloo(ranks, silent, places),
         PrintedNote::FirstOfHost { local_rank, code } => format!(
             "torchrun saw the process with local rank {local_rank} of its host end first, {}: this \
              log lacks torchrun's summary, which names the rank in the job",
@@ -543,8 +547,15 @@ fn printed(note: &PrintedNote) -> String {
     }
 }
 
-fn gave_up_in_gloo(ranks: &[u32], silent: &[u32]) -> String {
-    let gave_up = format!("{} gave up waiting for another rank in gloo", who(ranks));
+fn gave_up_in_gloo(ranks: &[u32], silent: &[u32], places: &[(Vec<u32>, String)]) -> String {
+    let mut gave_up = format!("{} gave up waiting for another rank in gloo", who(ranks));
+    let places = places
+        .iter()
+        .map(|(ranks, line)| format!("{} at {line}", who(ranks)));
+    let places: Vec<String> = places.collect();
+    if !places.is_empty() {
+        gave_up += &format!(" ({})", places.join(", "));
+    }
     if silent.is_empty() {
         format!("{gave_up}: this log does not show for which one")
     } else {

@@ -292,7 +292,7 @@ const OWN_ENGINE: &str = "laggard.EngineProxy object";
 const ENGINE: &str = "torch._C._EngineBase object";
 
 /// What code of a step is called that no range covers.
-const OUTSIDE: &str = "code outside every range";
+pub const OUTSIDE: &str = "code outside every range";
 
 /// Whether an operator of the host computes, rather than drives others or waits.
 fn is_compute(name: &str) -> bool {

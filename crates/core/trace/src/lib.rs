@@ -38,6 +38,6 @@ mod steps;
 pub use calls::{CallTree, RecordedCall};
 pub use clocks::Clocks;
 pub use collectives::{Arrival, MatchedCollective, Matches, match_collectives};
-pub use functions::{Profile, executions, profile};
+pub use functions::{OUTSIDE, Profile, executions, profile};
 pub use slice::{Counter, NameId, Names, PythonFrame, Slice, SliceKind, Trace, Track, Transfer};
 pub use steps::rank_steps;

@@ -40,6 +40,10 @@ pub(crate) fn numbered(name: &str) -> Option<(u32, Range<usize>)> {
             _ => plain,
         };
         let before = stem.trim_end_matches(|c: char| c.is_ascii_digit());
+        let is_process = before.trim_end_matches(SEPARATORS).ends_with("pid");
+        if is_process {
+            return None;
+        }
         number(&stem[before.len()..]).map(|rank| (rank, before.len()..stem.len()))
     })
 }
@@ -78,6 +82,7 @@ mod tests {
             ("franklin3.json", Some(3)),
             ("rank8_of_run_rank-12.pt.trace.json.gz", Some(12)),
             ("rank3.gpu-h100-7.json", Some(3)),
+            ("pid_3.txt", None),
             ("worker_5.node7.json", Some(5)),
             // As PyTorch names its dumps, by default and behind a prefix of the user's.
             ("nccl_trace_rank_12", Some(12)),

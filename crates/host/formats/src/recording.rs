@@ -239,7 +239,9 @@ fn load_from(
         }
         other => {
             let found = other.map_or("it is empty".to_owned(), |byte| {
-                format!("it begins with {:?} (byte {byte})", char::from(byte))
+                error_in(reader.fill_buf().unwrap_or_default()).unwrap_or_else(|| {
+                    format!("it begins with {:?} (byte {byte})", char::from(byte))
+                })
             });
             Err(FormatError::Unknown {
                 path: path.to_owned(),
@@ -247,6 +249,15 @@ fn load_from(
             })
         }
     }
+}
+
+/// What a tool said instead of writing the file, as py-spy without the right to look at a process.
+fn error_in(start: &[u8]) -> Option<String> {
+    let start = String::from_utf8_lossy(&start[..start.len().min(1 << 10)]);
+    let first = start.lines().next()?;
+    first
+        .starts_with("Error: ")
+        .then(|| format!("a tool wrote {first:?} to it"))
 }
 
 /// What is wrong with a well-formed document that was not meant for us, or not for this

@@ -79,8 +79,8 @@ pub(crate) struct WatchdogLog {
     first_actor: Option<String>,
     /// Whether there are others, whose ranks are those of another job.
     is_of_several: bool,
-    /// Ranks that gloo kept waiting for too long.
-    in_gloo: BTreeSet<u32>,
+    /// Ranks that gloo kept waiting for too long, and the line of the script that each waited in.
+    in_gloo: BTreeMap<u32, Option<String>>,
     /// Ranks that raised an error that follows from another rank's.
     following: BTreeSet<u32>,
     /// Ranks whose watchdog does not get on itself.
@@ -295,7 +295,8 @@ impl WatchdogLog {
             }
             Said::WaitedInGloo(rank) => {
                 self.following.insert(rank);
-                self.in_gloo.insert(rank);
+                let line = self.own_lines.remove(&rank).and_then(OwnLine::line);
+                self.in_gloo.insert(rank, line);
             }
             Said::Differ(both) => {
                 self.ranks.extend(both.iter().map(|it| it.rank));
@@ -448,7 +449,7 @@ impl WatchdogLog {
             all.differing.extend(log.differing.clone());
             all.calls.extend(log.calls.clone());
             all.missed_barrier.extend(&log.missed_barrier);
-            all.in_gloo.extend(&log.in_gloo);
+            all.in_gloo.extend(log.in_gloo.clone());
             all.following.extend(&log.following);
             all.awaited_ids.extend(&log.awaited_ids);
             all.came_to_start.extend(&log.came_to_start);
@@ -540,8 +541,10 @@ impl WatchdogLog {
         {
             return Some((first.rank, Some(signal)));
         }
-        // An exception ends Python with 1, arguments that it cannot read with 2.
-        let exits = self.summary.only_failed().filter(|it| it.code > 2);
+        // An exception ends Python with 1, arguments that it cannot read with 2. Who printed none, and whose
+        // peers lost their connection to it, ended for itself all the same.
+        let exits = self.summary.only_failed();
+        let exits = exits.filter(|it| it.code > 2 || !self.lost_peers.is_empty());
         // A log without rank 0 is of one of several hosts, and another may have failed before.
         let has_first_host = self.summary.ended.iter().any(|it| it.rank == 0);
         if let Some(exits) = exits

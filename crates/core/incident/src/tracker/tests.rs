@@ -7,7 +7,18 @@ use crate::testkit::block;
 
 /// Steps of 0.1 s of ranks of which one may be late by half of that.
 fn window(first_step: u64, steps: u64, ranks: usize, late: Option<usize>) -> Window {
-    let row = (0..ranks).map(|rank| if late == Some(rank) { 0.15 } else { 0.1 });
+    window_of(first_step, steps, ranks, late, 0.15)
+}
+
+/// The same where a late rank takes so many seconds.
+fn window_of(
+    first_step: u64,
+    steps: u64,
+    ranks: usize,
+    late: Option<usize>,
+    late_s: f64,
+) -> Window {
+    let row = (0..ranks).map(|rank| if late == Some(rank) { late_s } else { 0.1 });
     let row: Vec<f64> = row.collect();
     let segment = (StageId::FORWARD, MarkKind::BackwardBegin);
     let mut block = block(&[segment], ranks, steps, row.repeat(steps as usize));
@@ -185,4 +196,21 @@ fn fixing_two_saves_no_less_than_fixing_one_of_them() {
         (both_s - 3.2).abs() < 1e-9 && track.gain_alone_s <= both_s,
         "{both_s}"
     );
+}
+
+#[test]
+fn a_few_steps_of_a_longer_job_show_no_small_fault() {
+    let observed = |windows: &[(u64, u64, Option<usize>)], late_s: f64| {
+        let mut tracker = Tracker::new(IncidentSettings::default(), Gates::default());
+        for (first, steps, late) in windows {
+            observe(&mut tracker, &window_of(*first, *steps, 4, *late, late_s));
+        }
+        open(&tracker)
+    };
+    let [healthy, few, more] = [(0, 50, None), (50, 6, Some(1)), (56, 6, Some(1))];
+    assert_eq!(observed(&[healthy, few], 0.115), [[0; 0]; 0]);
+    assert_eq!(observed(&[healthy, few, more], 0.115), [[1]]);
+    assert_eq!(observed(&[healthy, few], 0.15), [[1]]);
+    // Nothing else is known of this job.
+    assert_eq!(observed(&[few], 0.115), [[1]]);
 }

@@ -69,8 +69,12 @@ impl Compared {
             return self.links(ranks, settings.partial_share_min);
         }
         let shares = self.shares(ranks);
-        let usual = f64::from(self.found.median[0]);
-        // Of two ranks the median is between them, and says nothing of either.
+        let median = f64::from(self.found.median[0]);
+        let usual = match shares[..] {
+            // Of two ranks the larger share is not both's.
+            [least, _] => least,
+            _ => median,
+        };
         let middle = shares.get(shares.len().saturating_sub(1) / 2);
         let least = if self.is_garbage_collection {
             settings.partial_share_min
@@ -666,5 +670,30 @@ mod tests {
         let mut job = Job::new("job", Source::Run, Settings::default());
         job.add_profiles(profiled, &Matches::default());
         assert!(job.verdict().incidents.is_empty());
+    }
+
+    #[test]
+    fn of_two_ranks_one_alone_is_not_all() {
+        let sleep = (FunctionClass::Python, "sleep");
+        let verdict = said_of(sleep, 2, |rank| {
+            [if rank == 1 { 0.86 } else { 0.06 }, 0.0, 0.0]
+        });
+        assert_eq!(only(&verdict).subject.ranks, [1]);
+        let verdict = said_of(sleep, 2, |rank| {
+            [if rank == 1 { 0.86 } else { 0.5 }, 0.0, 0.0]
+        });
+        assert_eq!(only(&verdict).subject.ranks, [0; 0]);
+    }
+
+    #[test]
+    fn code_that_no_range_covers_blames_a_rank_only_if_it_is_much() {
+        let outside = (FunctionClass::OtherCpu, trace::OUTSIDE);
+        let said = |beta: f32| {
+            said_of(outside, 6, |rank| {
+                [if rank > 3 { beta } else { 0.2 }, 0.0, 0.0]
+            })
+        };
+        assert_eq!(said(0.37).incidents.len(), 0);
+        assert_eq!(only(&said(0.5)).subject.ranks, [4, 5]);
     }
 }

@@ -9,7 +9,7 @@ use model::{
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
-use trace::{Matches, Profile};
+use trace::{Matches, OUTSIDE, Profile};
 
 use super::Job;
 use super::compared::{Blamed, Compared, MAX_CALLERS};
@@ -278,6 +278,11 @@ impl Job {
             let name = names.next().unwrap_or_default();
             let is_frame = FRAMES.iter().any(|frame| name.contains(frame));
             if is_frame && culprits.is_empty() && blamed.unexpected.is_empty() {
+                continue;
+            }
+            // It may be any code, as what ranks of a pipeline wait in for one another.
+            let is_little = name == OUTSIDE && excess_share < settings.common_share_min;
+            if is_little && !culprits.is_empty() {
                 continue;
             }
             let same = faults.iter_mut().find(|fault| fault.ranks == culprits);

@@ -69,8 +69,9 @@ impl WatchdogLog {
             let silent = self.summary.ended.iter().filter(is_silent);
             let silent: BTreeSet<u32> = silent.map(|it| it.rank).collect();
             notes.push(PrintedNote::GaveUpInGloo {
-                ranks: self.in_gloo.iter().copied().collect(),
+                ranks: self.in_gloo.keys().copied().collect(),
                 silent: silent.into_iter().collect(),
+                places: self.places_in_gloo(),
             });
         }
         let differing = self.differing.iter();
@@ -91,6 +92,23 @@ impl WatchdogLog {
             notes.push(PrintedNote::Starts(self.earlier_starts + 1));
         }
         notes
+    }
+
+    /// Lines of the script in which ranks waited in gloo, if there are several.
+    fn places_in_gloo(&self) -> Vec<(Vec<u32>, String)> {
+        let mut by_line: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for (rank, line) in &self.in_gloo {
+            if let Some(line) = line {
+                by_line.entry(line).or_default().push(*rank);
+            }
+        }
+        if by_line.len() < 2 {
+            return Vec::new();
+        }
+        let places = by_line.into_iter().take(MAX_NOTED);
+        places
+            .map(|(line, ranks)| (ranks, line.to_owned()))
+            .collect()
     }
 
     /// Ranks by what they were last about to do, the least number first.

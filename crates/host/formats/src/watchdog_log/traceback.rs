@@ -48,6 +48,10 @@ impl OwnLine {
         self.0 = frame(record).or(self.0.take());
     }
 
+    pub(super) fn line(self) -> Option<String> {
+        self.0
+    }
+
     /// An error with the line at which it was raised, if that is known.
     pub(super) fn of(&mut self, error: String) -> String {
         match self.0.take() {

@@ -48,14 +48,43 @@ fn ranks_that_gave_up_are_victims_and_the_one_that_printed_nothing_is_noted() {
     let noted = Input::Note(SourceNote::Printed(PrintedNote::GaveUpInGloo {
         ranks: vec![0, 1, 3],
         silent: vec![2],
+        places: Vec::new(),
     }));
     assert!(inputs(&text).contains(&noted));
+}
+
+#[test]
+fn ranks_that_wait_in_gloo_at_different_lines_are_sides() {
+    let waited = |rank: u32, line: u32| {
+        let frame =
+            format!("[rank{rank}]:   File \"/job/train.py\", line {line}, in <module>\n");
+        [frame, gave_up(rank)].concat()
+    };
+    let noted = |text: &str| {
+        let noted = inputs(text).into_iter().find_map(|input| match input {
+            Input::Note(SourceNote::Printed(PrintedNote::GaveUpInGloo { places, .. })) => {
+                Some(places)
+            }
+            _ => None,
+        });
+        noted.unwrap()
+    };
+    let apart = [waited(0, 34), waited(1, 38), waited(3, 34)].concat();
+    let sides = [
+        (vec![0, 3], "train.py:34".to_owned()),
+        (vec![1], "train.py:38".to_owned()),
+    ];
+    assert_eq!(noted(&apart), sides);
+    assert_eq!(noted(&[waited(0, 34), waited(1, 34)].concat()), []);
 }
 
 #[test]
 fn who_exits_with_a_code_of_its_own_has_ended_for_itself() {
     let others = |code| ended(&[(0, -15), (2, -15), (1, code)]);
     assert_eq!(dead(&[lost(0), lost(2), others(3)].concat()), Some(1));
+    // Its peers say that it was the first, and an exception of its own would stand here.
+    assert_eq!(dead(&[lost(0), lost(2), others(1)].concat()), Some(1));
+    assert_eq!(dead(&[lost(0), lost(1), others(1)].concat()), None);
     // An exception that was not printed here may be of another rank's end, and all misread arguments.
     assert_eq!(dead(&others(1)), None);
     assert_eq!(dead(&others(2)), None);
