@@ -86,6 +86,9 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     let name = colour.bold("laggard");
     let what = match (job.source, job.ranks) {
         (Source::Log, 0) => "output of a job".to_owned(),
+        // Of stacks alone nobody knows how many ranks there are.
+        (Source::Snapshot, 0) => seen,
+        (_, 1) => format!("1 rank, {seen}"),
         (_, ranks) => format!("{ranks} ranks, {seen}"),
     };
     text += &format!("{name} {}: {what}\n", job.id);
