@@ -18,8 +18,9 @@ const SHOWN_FRAMES: usize = 4;
 /// Frames of a folded stack, and different ones of one hang. Taste: more is no longer looked at.
 const FOLDED_FRAMES: usize = 64;
 const MAX_FOLDS: usize = 64;
-/// Culprits of which it is said where they are.
+/// Culprits of which it is said where they are; and ranks where it is not known which of them one is.
 const IN_FRONT: usize = 2;
+const EQUALS: usize = 8;
 
 /// The finding about a job that does not move, or did not for a while.
 ///
@@ -149,6 +150,9 @@ fn in_front(stall: &Stall) -> Vec<u32> {
             .map(|(ranks, _)| ranks[0])
             .take(IN_FRONT)
             .collect(),
+        // Nobody is accused: all of them or none.
+        _ if stall.kind == StallKind::Nowhere && stall.culprits.len() > EQUALS => Vec::new(),
+        _ if stall.kind == StallKind::Nowhere => stall.culprits.clone(),
         _ => stall.culprits.iter().take(IN_FRONT).copied().collect(),
     }
 }
@@ -429,6 +433,16 @@ mod tests {
             Action::LookAtRanks { ranks, part } => (ranks, part),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn of_ranks_of_which_none_is_accused_all_are_in_front_or_none() {
+        let nowhere = |ranks: u32| Stall {
+            culprits: (0..ranks).collect(),
+            ..stall(StallKind::Nowhere, wait())
+        };
+        assert_eq!(in_front(&nowhere(4)), [0, 1, 2, 3]);
+        assert_eq!(in_front(&nowhere(9)), [0; 0]);
     }
 
     #[test]

@@ -28,7 +28,9 @@ impl Input {
     pub fn at(&self) -> Option<RankNs> {
         match self {
             Self::Mark { mark, .. } => Some(mark.at),
-            Self::NoProgress { at } | Self::InFlightSnapshot { at, .. } => Some(*at),
+            Self::NoProgress { at } | Self::EndAsked { at } | Self::InFlightSnapshot { at, .. } => {
+                Some(*at)
+            }
             _ => None,
         }
     }
@@ -43,7 +45,7 @@ impl Input {
                     time.made_at.shift(by_ns);
                 }
             }
-            Self::NoProgress { at } => at.shift(by_ns),
+            Self::NoProgress { at } | Self::EndAsked { at } => at.shift(by_ns),
             Self::InFlightSnapshot {
                 at,
                 in_progress,
@@ -96,6 +98,7 @@ impl Input {
             Self::Note(_)
             | Self::Restart { .. }
             | Self::NoProgress { .. }
+            | Self::EndAsked { .. }
             | Self::SnapshotComplete
             | Self::StacksComplete => None,
         }

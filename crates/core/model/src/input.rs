@@ -102,6 +102,11 @@ pub enum Input {
         /// The time, on the clock of the marks.
         at: RankNs,
     },
+    /// The job was asked to end, by a signal: what its ranks do from now on they do for that.
+    EndAsked {
+        /// The time, on the clock of the marks.
+        at: RankNs,
+    },
     /// Where a rank is, asked for because it is suspected or for comparison.
     Stack {
         /// The rank.

@@ -1,5 +1,7 @@
 //! Jobs that do not move.
 
+use std::collections::BTreeMap;
+
 use model::{
     Desync, DeviceArrival, DeviceProgress, HoldUp, PauseKind, ProcessState, Severity, StallClaim,
     StallKind, UnreadStack, Wait, Whereabouts,
@@ -12,11 +14,19 @@ use crate::words::{are, duration, its, of, who};
 
 pub(crate) fn headline(stall: &StallClaim) -> String {
     let mut text = format!("{}: {}", beginning(stall), what(stall));
+    let mut places: BTreeMap<(Option<String>, Option<u64>), Vec<u32>> = BTreeMap::new();
     for it in &stall.whereabouts {
-        if let Some(place) = whereabouts(it) {
-            text += &format!("; rank {} {place}", it.rank);
+        let place = (whereabouts(it), it.not_left);
+        places.entry(place).or_default().push(it.rank);
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(_, ranks)| ranks[0]);
+    for ((place, before), ranks) in places {
+        if let Some(place) = place {
+            let each = if ranks.len() > 1 { "each of " } else { "" };
+            text += &format!("; {each}{} {place}", who(&ranks));
         }
-        if let Some(before) = it.not_left {
+        if let Some(before) = before {
             text += &format!(" and has not left #{before}");
         }
     }
@@ -478,6 +488,23 @@ mod tests {
             "hang since step 40: rank 2 never entered ALLREDUCE #46 of group default (ranks 0-1,3 \
              wait in it); rank 2 is in read_shard (dataset.py:77)"
         );
+    }
+
+    #[test]
+    fn ranks_in_one_place_are_named_together() {
+        let waits = |rank: u32, place| Whereabouts {
+            rank,
+            waits_for_device: true,
+            ..at(Some(place))
+        };
+        let whereabouts = [(0, "a (a.py:1)"), (1, "b (b.py:2)"), (3, "a (a.py:1)")];
+        let hang = StallClaim {
+            whereabouts: whereabouts.map(|(rank, place)| waits(rank, place)).into(),
+            ..stall(StallKind::Missing, a_wait())
+        };
+        let places = "; each of ranks 0,3 waits for its device in a (a.py:1); rank 1 waits for its device in \
+                      b (b.py:2)";
+        assert!(headline(&hang).ends_with(places), "{}", headline(&hang));
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub(crate) struct Hangs {
     stood: Option<Under>,
     /// When ranks that no hang names were asked for where they are.
     others_asked: Option<RankNs>,
+    /// Whether the job was asked to end while it stood still.
+    is_ending: bool,
 }
 
 /// What was seen of a stall.
@@ -181,12 +183,12 @@ impl Hangs {
             }
             _ => {}
         }
-        // A rank that gives up leaves what it was in.
-        if mark.kind().begins() {
-            self.moved(mark.at)
-        } else {
-            None
-        }
+        // A rank that gives up leaves what it was in. One that is interrupted does what it does for that,
+        // unless training goes on.
+        let step = u64::from(mark.step);
+        let goes_on = |under: &Under| !self.is_ending || step > under.stall.step;
+        let ends = mark.kind().begins() && self.now.as_ref().is_none_or(goes_on);
+        ends.then(|| self.moved(mark.at)).flatten()
     }
 
     /// Something moved at `at`: a stall from before is over. Its seconds if it was spoken of.
@@ -220,15 +222,17 @@ impl Hangs {
     /// A rank's process has ended. Where all ranks of a stall end in good order, the job was
     /// about to end and nothing was wrong.
     pub(crate) fn leave(&mut self, rank: u32, orderly: bool) {
-        let at = self.looked_at();
-        if let Some(stall) = self.collectives.stood(at) {
-            self.stood = Some(self.under(stall, at));
-        }
+        self.keep_standstill();
         self.collectives.leave(rank);
         self.in_profiler.remove(&rank);
         self.communication.leave(rank);
-        let failed = &self.failed;
+        let (failed, is_ending) = (&self.failed, self.is_ending);
         let dismissed = self.now.take_if(|under| {
+            // Python may end in good order where somebody has interrupted a hang.
+            let is_hang = |(kind, severity)| kind != StallKind::Unseen && severity > Severity::Info;
+            if is_ending || under.reported.is_some_and(is_hang) {
+                return false;
+            }
             under.left_orderly.extend(orderly.then_some(rank));
             let Stall {
                 kind,
@@ -243,6 +247,14 @@ impl Hangs {
         });
         // Kept at hand: one of these ranks may still turn out to have failed.
         self.dismissed = dismissed.or(self.dismissed.take());
+    }
+
+    /// Keeps how the job stands before a rank is gone, if it does.
+    fn keep_standstill(&mut self) {
+        let at = self.looked_at();
+        if let Some(stall) = self.collectives.stood(at) {
+            self.stood = Some(self.under(stall, at));
+        }
     }
 
     /// A rank's process was killed: the first one is the reason for whatever follows. In a
@@ -281,6 +293,7 @@ impl Hangs {
 
     /// A rank's process has ended by itself, and not as one that is done.
     pub(crate) fn fail(&mut self, rank: u32, code: i32) {
+        self.keep_standstill();
         let is_first = self.failed.is_empty() && self.killed.is_none();
         self.failed.insert(rank, code);
         if let Some(under) = self
@@ -304,7 +317,9 @@ impl Hangs {
         self.is_given_up |= is_victim;
         // A log does not know of steps, and not of who was the first.
         let has_steps = self.collectives.step_of(rank) > 0;
-        let is_reason = is_first && !is_victim && !gave_up && !self.is_reported();
+        // One that has waited for long may be the first to give up: in what, no mark says.
+        let stood = self.stood().is_some();
+        let is_reason = is_first && !is_victim && !gave_up && !stood && !self.is_reported();
         if is_reason && has_steps && code > 0 {
             self.exited = Some((rank, code));
         }
@@ -495,6 +510,24 @@ impl Hangs {
                     ..self.under(stall, at)
                 }
             });
+        }
+    }
+
+    /// The job was asked to end: how it stands then is known for good.
+    pub(crate) fn end_asked(&mut self, at: RankNs, standing: impl FnOnce() -> Vec<Standstill>) {
+        self.quiet(at, false, standing);
+        if self.now.is_none()
+            && let Some(stall) = self.collectives.stood(at)
+        {
+            self.now = Some(self.under(stall, at));
+        }
+        if let Some(under) = self.now.as_mut().filter(|it| !it.is_early) {
+            if under.number.is_none() {
+                self.spoken += 1;
+                under.number = Some(self.spoken);
+            }
+            under.asks = Asks::Nobody;
+            self.is_ending = true;
         }
     }
 

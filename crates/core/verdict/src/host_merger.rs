@@ -317,7 +317,7 @@ impl HostMerger {
                 self.restart(place, Start { run, attempt });
             }
             // Who has not spoken may well have moved.
-            Some(Input::NoProgress { at })
+            Some(Input::NoProgress { at } | Input::EndAsked { at })
                 if self
                     .waited
                     .first()

@@ -141,6 +141,10 @@ impl Job {
                     // stalled.
                     .quiet(at, is_blocked, || self.detectors.pipelines.standing());
             }
+            Input::EndAsked { at } => {
+                let standing = || self.detectors.pipelines.standing();
+                self.detectors.collectives.hangs.end_asked(at, standing);
+            }
             Input::ProfileOrdered {
                 ranks,
                 first_step,

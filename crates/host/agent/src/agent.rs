@@ -106,9 +106,15 @@ impl Agent {
         self.listeners.uplink = Some(uplink);
     }
 
-    /// Says that the job was told to end.
+    /// Says that the job was asked to end.
     pub fn expect_the_end(&mut self) {
-        self.ending = true;
+        if std::mem::replace(&mut self.ending, true) {
+            return;
+        }
+        // What ranks did before.
+        self.read(JobReader::look);
+        let at = self.flight.known_until(monotonic_now());
+        self.tell(Input::EndAsked { at });
     }
 
     /// Reads what is there; returns lines about the windows that closed.

@@ -364,7 +364,7 @@ mod tests {
     /// are added up.
     #[test]
     fn of_every_kind_of_input_it_is_known_whether_it_is_kept() {
-        let passing = "look quiet stack stacks_told slow network timed entered stuck usage \
+        let passing = "look quiet end_asked stack stacks_told slow network timed entered stuck usage \
                        device profile_ordered profiled profile_ended lost";
         let error = serde_json::from_str::<model::Input>("{\"is\":\"?\"}").unwrap_err();
         let (_, kinds) = error.to_string().split_once("one of ").map_or_else(

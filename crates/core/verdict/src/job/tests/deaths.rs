@@ -1,6 +1,6 @@
 //! Ranks that end with an exit code.
 
-use super::hangs::{take_mark, waits_for_one};
+use super::hangs::{quiet, sum, take_mark, waits_for_one};
 use super::*;
 
 const ENDED: &str = "rank 1 ended with exit code 7 in step 40, before it entered ALLREDUCE #47 of group default (ranks 0,2 were in it)";
@@ -62,4 +62,93 @@ fn a_rank_that_aborts_because_another_ended_is_a_victim() {
         signal: Some(6),
     });
     assert_eq!(texts(&job), [ENDED]);
+}
+
+fn left(rank: u32) -> Input {
+    Input::Left {
+        rank,
+        step: 40,
+        orderly: true,
+    }
+}
+
+#[test]
+fn a_hang_in_which_somebody_ends_the_job_stays_as_it_was_found() {
+    for is_asked in [true, false] {
+        let mut job = waits_for_one();
+        quiet(&mut job, 12);
+        job.take(Input::StacksComplete);
+        let found = texts(&job);
+        if is_asked {
+            let at = RankNs(15_000_000_000);
+            job.take(Input::EndAsked { at });
+            // What an exception passes on its way.
+            take_mark(&mut job, 0, 16, Event::BackwardEnd);
+            take_mark(&mut job, 1, 16, Event::OptimizerBegin);
+        }
+        (0..3).for_each(|rank| job.take(left(rank)));
+        assert_eq!(texts(&job).len(), 1);
+        critical_hang(&job, &[1]);
+        assert!(found[0].contains("rank 1 never entered ALLREDUCE #47"));
+        assert!(!texts(&job)[0].contains("has ended"));
+    }
+}
+
+#[test]
+fn a_job_that_goes_on_though_it_was_asked_to_end_moves_again() {
+    let mut job = waits_for_one();
+    quiet(&mut job, 12);
+    job.take(Input::StacksComplete);
+    let at = RankNs(15_000_000_000);
+    job.take(Input::EndAsked { at });
+    let mark = Mark {
+        at: RankNs(17_000_000_000),
+        step: 41,
+        on_loop_thread: true,
+        event: Event::DataBegin,
+    };
+    job.take(Input::Mark { rank: 1, mark });
+    let [passed] = &job.verdict().incidents[..] else {
+        panic!("{:?}", texts(&job))
+    };
+    assert!(!passed.open);
+}
+
+#[test]
+fn a_job_that_stood_still_when_it_was_asked_to_end_is_not_healthy() {
+    let said = |is_asked: bool, until_s: u64| {
+        let mut job = waits_for_one();
+        take_mark(&mut job, 1, 11, sum(47));
+        quiet(&mut job, until_s);
+        if is_asked {
+            let at = RankNs(until_s * 1_000_000_000);
+            job.take(Input::EndAsked { at });
+        }
+        (0..3).for_each(|rank| job.take(left(rank)));
+        texts(&job)
+    };
+    let still = said(true, 30);
+    assert!(
+        still[0].starts_with("nothing has moved for 19.00 s since step 40"),
+        "{still:?}"
+    );
+    // A pause as any other.
+    assert_eq!(said(true, 12), [""; 0]);
+    assert_eq!(said(false, 30), [""; 0]);
+}
+
+#[test]
+fn of_ranks_that_wait_in_what_has_no_marks_the_first_that_gives_up_is_not_named() {
+    let mut job = waits_for_one();
+    take_mark(&mut job, 1, 11, sum(47));
+    quiet(&mut job, 30);
+    job.take(Input::Failed { rank: 0, code: 1 });
+    (0..3).for_each(|rank| job.take(left(rank)));
+    let [end] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+    assert_eq!(end.subject.ranks, [0; 0], "{}", end.text);
+    assert!(
+        end.text.starts_with("nothing has moved for"),
+        "{}",
+        end.text
+    );
 }

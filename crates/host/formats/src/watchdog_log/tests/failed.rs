@@ -56,8 +56,7 @@ fn ranks_that_gave_up_are_victims_and_the_one_that_printed_nothing_is_noted() {
 #[test]
 fn ranks_that_wait_in_gloo_at_different_lines_are_sides() {
     let waited = |rank: u32, line: u32| {
-        let frame =
-            format!("[rank{rank}]:   File \"/job/train.py\", line {line}, in <module>\n");
+        let frame = format!("[rank{rank}]:   File \"/job/train.py\", line {line}, in <module>\n");
         [frame, gave_up(rank)].concat()
     };
     let noted = |text: &str| {
