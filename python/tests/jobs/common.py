@@ -64,6 +64,9 @@ class Turns:
     with the same faults may take a fifth longer.
     """
 
+    # First steps of a turn, which are not counted: caches and ranks settle.
+    SETTLE = 5
+
     def __init__(self, fault, steps, synchronize):
         self.sets, self.steps, self.synchronize = fault.split("/"), steps, synchronize
         self.took = {each: [] for each in self.sets}
@@ -72,14 +75,17 @@ class Turns:
     def begin(self, step):
         """The set of this step, from 1 on, if it is another than in the step before."""
         turn, at = divmod(step - 1, self.steps)
+        if at == self.SETTLE and len(self.sets) > 1:
+            self.synchronize()
+            self.since = time.monotonic()
         if at:
             return None
         if turn:
             # What has been launched with a set belongs to it.
             self.synchronize()
             before = self.sets[(turn - 1) % len(self.sets)]
-            self.took[before].append((time.monotonic() - self.since) / self.steps)
-        self.since = time.monotonic()
+            took = time.monotonic() - self.since
+            self.took[before].append(took / (self.steps - self.SETTLE))
         return self.sets[turn % len(self.sets)]
 
     def print(self):

@@ -21,7 +21,7 @@ turn, each for so many steps.
 ``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step), never,
 or clip (the norm of the gradients, inside the optimizer). In the folder ``TIMES`` each rank leaves
 what its device measured. If the fault begins after the warm-up, what a step takes from then on is
-printed, and what of it the fault takes: by the steps before, and no more than it takes of its rank.
+printed.
 """
 
 import json
@@ -104,19 +104,6 @@ def begin():
         accelerator.stop("collective")
     if step == SINCE and slow and FAULT == "queries":
         accelerator.fail_queries(True)
-
-
-def planted():
-    """Seconds of a step that faults take of the slow rank itself."""
-    took = 0.0
-    for place, amount in own_faults(SLOW_RANK, FAULT, SLOW_RANK, AMOUNT).items():
-        kind, _, phase = place.partition("_")
-        if kind == "device":
-            took += (amount - 1) * (DEVICE[phase] if phase else sum(DEVICE.values()))
-        else:
-            # A pause is five times as long, in one step of 25.
-            took += amount / 5 if place == "pause" else amount
-    return took
 
 
 def stop(*faults):
@@ -270,15 +257,9 @@ torch.accelerator.synchronize()
 if rank == 0:
     now_ns = time.monotonic_ns()
     text = f"a step took {(now_ns - warm_ns) / (STEPS - WARM) * 1e-6:.2f} ms"
-    usual, struck_steps = SINCE - WARM - 1, STEPS - SINCE + 1
-    if usual > 0:
-        # Beside the steps before: what else the machine does is the same for both.
-        since = (now_ns - since_ns) / struck_steps
-        fault = since - (since_ns - warm_ns) / usual
-        # Steps scatter, and lose no more than the fault takes of its rank; sleeps overshoot.
-        fault = min(fault, 1.1e9 * planted())
+    if SINCE > WARM:
+        since = (now_ns - since_ns) / (STEPS - SINCE + 1)
         text += f"; since step {SINCE} a step took {since * 1e-6:.2f} ms"
-        text += f", and the fault took {fault * 1e-6:.2f} ms of it"
     print(text, flush=True)
     turns.print()
 if TIMES:

@@ -3,6 +3,7 @@
 mod ahead;
 mod gain;
 mod service;
+mod turns;
 
 use std::fs;
 use std::ops::Range;
@@ -106,16 +107,21 @@ impl Lab {
         Ok(self.verdict_and_output(arguments)?.0)
     }
 
-    /// The verdict of a command, and its whole standard output.
-    fn verdict_and_output(&self, arguments: &[String]) -> Result<(Verdict, String)> {
-        let output = self.command("laggard")?.args(arguments).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
+    /// The standard output of a command, and what it wrote beside it.
+    fn outputs(&self, program: &str, arguments: &[String]) -> Result<(String, String)> {
+        let output = self.command(program)?.args(arguments).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(
             output.status.success(),
             "{} failed:\n{said}",
             arguments.join(" ")
         );
-        let text = String::from_utf8(output.stdout)?;
+        Ok((String::from_utf8(output.stdout)?, said))
+    }
+
+    /// The verdict of a command, and its whole standard output.
+    fn verdict_and_output(&self, arguments: &[String]) -> Result<(Verdict, String)> {
+        let (text, said) = self.outputs("laggard", arguments)?;
         // `run` ends with one line; `analyze` prints a document.
         let json = if text.starts_with("{\n") {
             &text

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::iter;
 use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result};
 use model::{Incident, Side, Subject, Verdict};
 
+use super::turns::in_turn;
 use super::{AcceptanceRow, BACKWARD, CALLBACKS, DATA, FORWARD, Lab, OPTIMIZER, Print};
 
 const RANKS: u32 = 4;
@@ -30,33 +32,20 @@ pub(super) struct Ran {
     pub(super) verdict: Verdict,
     /// What a step took by the job's own clock.
     pub(super) step_s: f64,
-    struck: Option<Struck>,
+    /// The same of the steps since step [`SINCE`], where a fault begins there.
+    struck_step_s: Option<f64>,
 }
 
-/// Steps from the one on in which a fault began, by the job's own clock.
-struct Struck {
-    step_s: f64,
-    /// What of that the fault took, by the steps before it.
-    fault_s: f64,
-}
-
-/// Runs a loop with these variables: its verdict, and what it said.
-pub(super) fn run(
-    lab: &Lab,
-    script: &str,
-    variables: &[(&str, &str)],
-) -> Result<(Verdict, String)> {
+/// The arguments of `env` that run a loop with these variables.
+pub(super) fn command(lab: &Lab, script: &str, variables: &[(&str, &str)]) -> Vec<String> {
     let folder = lab.root.join("python/tests/jobs");
     let file = |name: &str| folder.join(name).display().to_string();
-    let mut command = vec!["env".to_owned()];
-    command.extend(
-        variables
-            .iter()
-            .map(|(name, value)| format!("{name}={value}")),
-    );
+    let variables = variables
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
     let ranks = RANKS.to_string();
-    command.extend(["python".to_owned(), file("launch.py"), ranks, file(script)]);
-    lab.run_with_output("", command)
+    let loops = ["python".to_owned(), file("launch.py"), ranks, file(script)];
+    variables.chain(loops).collect()
 }
 
 /// Seconds of the milliseconds that a job printed behind these words.
@@ -69,13 +58,13 @@ pub(super) fn seconds_behind(words: &str, said: &str) -> Option<f64> {
 impl Ran {
     /// Runs a loop with these variables.
     pub(super) fn new(lab: &Lab, script: &str, variables: &[(&str, &str)]) -> Result<Self> {
-        let (verdict, said) = run(lab, script, variables)?;
+        let env = iter::once("env".to_owned());
+        let command = env.chain(command(lab, script, variables)).collect();
+        let (verdict, said) = lab.run_with_output("", command)?;
         let seconds = |behind: &str| seconds_behind(behind, &said);
         Ok(Self {
             step_s: seconds("a step took ").context("the job did not say what a step took")?,
-            struck: seconds(&format!("since step {SINCE} a step took "))
-                .zip(seconds("the fault took "))
-                .map(|(step_s, fault_s)| Struck { step_s, fault_s }),
+            struck_step_s: seconds(&format!("since step {SINCE} a step took ")),
             verdict,
         })
     }
@@ -211,10 +200,10 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a job that would save `gain_s` a step without its fault, in all of its steps or in those
-    /// since it began.
-    fn add(&mut self, name: &str, hidden: &Hidden<'_>, ran: &Ran, gain_s: f64) {
-        let step_s = ran.struck.as_ref().map_or(ran.step_s, |it| it.step_s);
+    /// Counts a job whose step takes so many seconds with its fault, and so many without: in all of its
+    /// steps or in those since it began.
+    fn add(&mut self, name: &str, hidden: &Hidden<'_>, ran: &Ran, [step_s, free_s]: [f64; 2]) {
+        let gain_s = step_s - free_s;
         let due_s = COUNTS_SHARE * step_s;
         let is_culprit = |incident: &&Incident| incident.subject.ranks == [hidden.rank];
         let charged_s = ran
@@ -222,11 +211,13 @@ impl Tally {
             .filter(is_culprit)
             .map(|incident| incident.cost_s)
             .sum();
-        let charged_s = match (&ran.struck, hidden.strikes) {
+        let charged_s = match (ran.struck_step_s, hidden.strikes) {
             (Some(_), _) => ran.of_a_struck_step(charged_s),
             (None, Some(strikes)) => ran.of_a_step_with(strikes, charged_s),
             (None, None) => ran.of_a_step(charged_s),
         };
+        // Of two jobs alike one may take a fifth longer: what is charged is a share of its own step.
+        let charged_s = charged_s * step_s / ran.struck_step_s.unwrap_or(ran.step_s);
         let innocents = ran.named().filter(|incident| !is_culprit(incident)).count();
         let is_named = ran
             .named()
@@ -319,8 +310,6 @@ impl Healthy {
     }
 }
 
-/// How often a job without a fault is run for each seed.
-const BASES: usize = 3;
 const READS: [&str; 5] = ["after", "before", "ten", "never", "clip"];
 /// Faults of a host, the stages that they may be found in, and how many steps show them: what
 /// strikes one step in 25 must have struck a few times.
@@ -342,16 +331,12 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         for read in READS {
             let name = format!("{read} {seed}");
             let job = [("READ", read), ("SEED", seed_text.as_str())];
-            // Runs without a fault serve all faults of this seed: what they cost is the difference.
-            // Steps of one run may take a fifth longer than those of the next.
-            let mut took_s = Vec::with_capacity(BASES);
-            for _ in 0..BASES {
-                let base = Ran::new(lab, LATE_WAITS, &[&job[..], &[("FAULT", "none")]].concat())?;
-                healthy.add(&name, &base);
-                took_s.push(base.step_s);
-            }
-            let base_s = quantile(&took_s, 0.5);
-            for ((fault, places, steps), tally) in HOST_FAULTS.iter().zip(&mut tallies) {
+            let base = Ran::new(lab, LATE_WAITS, &[&job[..], &[("FAULT", "none")]].concat())?;
+            healthy.add(&name, &base);
+            let faults = HOST_FAULTS.map(|(fault, ..)| format!("{fault}@{slow}@{delay}"));
+            let took_s = in_turn(lab, LATE_WAITS, &job, &with_none(&faults))?;
+            let with_faults = HOST_FAULTS.iter().zip(&took_s[1..]).zip(&mut tallies);
+            for (((fault, places, steps), step_s), tally) in with_faults {
                 let is_pause = *fault == "pause";
                 let (fault, slow) = (("FAULT", *fault), ("SLOW_RANK", slow.as_str()));
                 let struck = [
@@ -369,7 +354,7 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                     side: Side::Host,
                     strikes: is_pause.then_some(&PAUSES),
                 };
-                tally.add(&name, &hidden, &ran, ran.step_s - base_s);
+                tally.add(&name, &hidden, &ran, [*step_s, took_s[0]]);
             }
         }
     }
@@ -432,6 +417,7 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     for (fault, places) in BESIDE_DEVICES {
         let mut tally = Tally::default();
         for seed in 1..=seeds() {
+            let took_s = with_and_without(lab, mode, fault, seed, &["0.06"], LOADS[0])?;
             let ran = struck(lab, mode, fault, seed, &[("DELAY", "0.06")])?;
             let hidden = Hidden {
                 rank: seed % RANKS,
@@ -439,7 +425,12 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                 side: Side::Host,
                 strikes: None,
             };
-            tally.add(&format!("seed {seed}"), &hidden, &ran, gain_s(&ran)?);
+            tally.add(
+                &format!("seed {seed}"),
+                &hidden,
+                &ran,
+                [took_s[1], took_s[0]],
+            );
         }
         print_side(
             id,
@@ -451,8 +442,7 @@ pub(super) fn on_devices(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A job on devices with a fault from step [`SINCE`] on: a stage of a pipeline is compared with itself,
-/// and what the fault takes is known from the steps before.
+/// A job on devices with a fault from step [`SINCE`] on: a stage of a pipeline is compared with itself.
 fn struck(
     lab: &Lab,
     mode: &str,
@@ -475,11 +465,25 @@ fn struck(
     Ran::new(lab, ON_DEVICES, &[&job[..], variables].concat())
 }
 
-/// What a job would save without its fault in a step that it strikes, by its own clock.
-fn gain_s(ran: &Ran) -> Result<f64> {
-    let struck = ran.struck.as_ref();
-    let struck = struck.context("the job did not say what the fault took")?;
-    Ok(struck.fault_s)
+/// What a step on devices takes without a fault, and with each of its sizes: seconds, or factors of kernels.
+fn with_and_without(
+    lab: &Lab,
+    mode: &str,
+    fault: &str,
+    seed: u32,
+    sizes: &[&str],
+    load: &str,
+) -> Result<Vec<f64>> {
+    let (slow, seed) = (seed % RANKS, seed.to_string());
+    let job = [("MODE", mode), ("SEED", &seed), ("LOAD", load)];
+    let faults = sizes.iter().map(|size| format!("{fault}@{slow}@{size}"));
+    let sets = with_none(&faults.collect::<Vec<_>>());
+    in_turn(lab, ON_DEVICES, &job, &sets)
+}
+
+/// Sets of one fault each, behind one of none.
+fn with_none(faults: &[String]) -> Vec<String> {
+    [&["none".to_owned()], faults].concat()
 }
 
 fn print_side(id: &str, scenario: &str, tally: &Tally, print: Print<'_>) {
@@ -501,7 +505,8 @@ fn slow_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()>
         for load in LOADS {
             let mut tally = Tally::default();
             for seed in 1..=seeds() {
-                for factor in FACTORS {
+                let took_s = with_and_without(lab, mode, fault, seed, &FACTORS, load)?;
+                for (factor, step_s) in FACTORS.into_iter().zip(&took_s[1..]) {
                     let ran = struck(
                         lab,
                         mode,
@@ -516,7 +521,7 @@ fn slow_devices(lab: &Lab, id: &str, mode: &str, print: Print<'_>) -> Result<()>
                         strikes: None,
                     };
                     let name = format!("{factor} times, seed {seed}");
-                    tally.add(&name, &hidden, &ran, gain_s(&ran)?);
+                    tally.add(&name, &hidden, &ran, [*step_s, took_s[0]]);
                 }
             }
             let scenario = format!("`{fault}` 1.3, 1.5, 3 times as slow: {mode}, load {load}");

@@ -1,11 +1,10 @@
 //! Step times that are predicted for jobs some of whose faults are fixed, beside those that they take then.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use model::{Incident, Side, Subject, Verdict};
 
-use super::ahead::{
-    DEVICE_FAULTS, HOST_FAULTS, LATE_WAITS, ON_DEVICES, Ran, quantile, run, seconds_behind,
-};
+use super::ahead::{DEVICE_FAULTS, HOST_FAULTS, LATE_WAITS, ON_DEVICES, Ran, quantile};
+use super::turns::in_turn;
 use super::{AcceptanceRow, Lab, Print};
 
 /// Median and 95th percentile of the errors of predicted step times.
@@ -89,7 +88,8 @@ pub(super) fn predicted(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let mut errors: [Vec<f64>; 3] = Default::default();
         for (read, three) in families {
             let family = [("READ", read), ("LOAD", load), ("SEED", "4")];
-            let took_s = with_subsets(lab, script, &family, &three)?;
+            let subsets: Vec<String> = (0..8).map(|subset| subset_of(&three, subset)).collect();
+            let took_s = in_turn(lab, script, &family, &subsets)?;
             for subset in 1..took_s.len() {
                 let faults = subset_of(&three, subset);
                 let own = [("FAULT", faults.as_str()), ("STEPS", FAMILY_STEPS)];
@@ -148,33 +148,6 @@ fn subset_of(three: &[Fault; 3], subset: usize) -> String {
 
 /// Steps of a job whose faults are predicted.
 const FAMILY_STEPS: &str = "105";
-/// Steps of a turn in which the same faults strike, and how often each subset has one.
-const TURN_STEPS: usize = 40;
-const TURNS: usize = 2;
-
-/// What a step takes with each subset of three faults, by their bits: one job, in which these strike in turn.
-/// Step times of one process scatter less than those of several.
-fn with_subsets(
-    lab: &Lab,
-    script: &str,
-    family: &[(&str, &str)],
-    three: &[Fault; 3],
-) -> Result<Vec<f64>> {
-    let subsets: Vec<String> = (0..8).map(|subset| subset_of(three, subset)).collect();
-    let faults = subsets.join("/");
-    let (turn, steps) = (TURN_STEPS, TURNS * subsets.len() * TURN_STEPS + 1);
-    let (turn, steps) = (turn.to_string(), steps.to_string());
-    let own = [
-        ("FAULT", faults.as_str()),
-        ("TURN", &turn),
-        ("STEPS", &steps),
-    ];
-    let (_, said) = run(lab, script, &[&own[..], family].concat())?;
-    let took_s = |subset| seconds_behind(&format!("with {subset} a step took "), &said);
-    let took_s: Option<Vec<f64>> = subsets.iter().map(took_s).collect();
-    took_s.context("the job did not say what a step took with each subset")
-}
-
 /// Exposed seconds that a verdict expects to be saved by fixing some faults, or all that there are.
 fn saved_s(verdict: &Verdict, fixed: &[Fault], are_all: bool) -> f64 {
     if are_all {
