@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
+use frontier::{Excess, Gates, QueueReplay, StepAccount, WindowFrontier};
 use model::{
-    Block, DeviceWindow, Ending, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others,
+    Block, DeviceWindow, Ending, Meeting, Pace, Side, StageId, StepRow, Window, keep_variation,
+    medians_of_others,
 };
 
 use crate::behind::falls_behind;
@@ -35,6 +36,11 @@ const WAITED_SHARE: f64 = 0.6;
 const READS_SHARE: f64 = 0.5;
 /// Strikes from which the same share of the sampled steps since the first is enough: a run of them.
 const GOES_ON: usize = 4;
+/// Sampled steps before a fault, and since, from which they show how much longer steps became; standard errors
+/// by which they may be off; and the share of what is to be saved below which something else changed, too. Ours.
+const FREE_ROWS: usize = 5;
+const ERRORS: f64 = 2.0;
+const KEPT_MIN: f64 = 0.5;
 
 /// Sampled steps of a window's ranks, accounted on their devices' clocks.
 #[derive(Clone, Debug)]
@@ -403,7 +409,15 @@ impl DeviceAccount {
             });
             let (rows, replay) = since.unwrap_or((sampled, replay));
             let of_run = |some: &[usize]| some.iter().map(|it| run[*it]).collect::<Vec<usize>>();
-            let shares = share_out(run.len(), |some| replay.gain_s(&of_run(some)));
+            let is_steady = |at: &usize| {
+                self.excess(&late[*at]).rows.len() as f64 >= STEADY_SHARE * rows as f64
+            };
+            let kept = if run.iter().all(is_steady) {
+                self.kept_share(rows, replay.gain_s(&run))
+            } else {
+                1.0
+            };
+            let shares = share_out(run.len(), |some| kept * replay.gain_s(&of_run(some)));
             let mut again = Vec::new();
             for it in &shares {
                 let fault = Fault {
@@ -421,6 +435,33 @@ impl DeviceAccount {
             .map(|fault| (self.reach(&fault, false, stretch), fault))
             .map(|(reach, fault)| reach.charge(fault, 1));
         charged.into_iter().chain(others).collect()
+    }
+
+    /// The share of what fixing all faults of the last rows would save by which these are longer than the rows
+    /// before: communication that a slow rank hides takes time again without it. All of it where too few rows
+    /// are before, and where these are as long for another reason, as at the begin of a job.
+    fn kept_share(&self, rows: usize, gain_s: f64) -> f64 {
+        let steps = &self.found.steps;
+        let (before, since) = steps.split_at(steps.len() - rows);
+        if before.len() < FREE_ROWS || since.len() < FREE_ROWS {
+            return 1.0;
+        }
+        // The mean, and the square of its standard error.
+        let took_s = |steps: &[StepAccount]| {
+            let mut took_s: Vec<f64> = steps.iter().map(|it| it.makespan_s).collect();
+            let count = took_s.len() as f64;
+            let median_s = keep_variation(&mut took_s);
+            let mean_s = took_s.iter().sum::<f64>() / count;
+            let squares: f64 = took_s.iter().map(|it| (it - mean_s).powi(2)).sum();
+            (median_s + mean_s, squares / count.powi(2))
+        };
+        let ((before_s, one), (since_s, other)) = (took_s(before), took_s(since));
+        let share = (since_s - before_s + ERRORS * (one + other).sqrt()) / gain_s;
+        if share < KEPT_MIN {
+            1.0
+        } else {
+            share.min(1.0)
+        }
     }
 
     /// The sampled steps, with what they would be without each fault. A host whose own work explains less

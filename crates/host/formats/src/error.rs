@@ -70,6 +70,12 @@ pub enum FormatError {
         /// What is wrong.
         reason: String,
     },
+    /// A recording of a job without a rank.
+    #[error("{}: the job ended before laggard saw a rank of it", path.display())]
+    NoRank {
+        /// The file.
+        path: PathBuf,
+    },
     /// A what-if trace whose metadata is not beside it.
     #[error("{}: its metadata is not beside it; looked for {names}", path.display())]
     NoLayout {
@@ -117,6 +123,7 @@ impl FormatError {
                 "write the file again: it is cut off or damaged at that place"
             }
             Self::Content { .. } => "correct the values at that place and run again",
+            Self::NoRank { .. } => "look at the output of the job",
             Self::NoLayout { .. } => {
                 "name the YAML file with the sizes of the job (dp_size, pp_size, ...): \
                  --meta FILE; docs/formats.md shows one"

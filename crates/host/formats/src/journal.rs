@@ -264,7 +264,8 @@ impl Journal {
             }
         }
         if inputs.is_empty() {
-            return Err(FormatError::content(path, "line 2", "no input"));
+            let path = path.to_owned();
+            return Err(FormatError::NoRank { path });
         }
         Ok(Self { inputs })
     }

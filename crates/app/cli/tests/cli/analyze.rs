@@ -707,6 +707,15 @@ fn a_journal_with_a_line_that_is_no_mark() {
 }
 
 #[test]
+fn a_journal_of_a_job_that_never_began() {
+    let journal = b"{\"schema\":\"laggard.marks/1\",\"job\":\"j\"}\n";
+    assert_snapshot!(complaint("journal.jsonl", journal), @"
+    laggard: FOLDER/journal.jsonl: the job ended before laggard saw a rank of it
+      look at the output of the job
+    ");
+}
+
+#[test]
 fn settings_with_a_key_nobody_knows() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("settings.toml");

@@ -117,8 +117,9 @@ impl Notes {
             let count = *count;
             Some(match *what {
                 Counted::MissingRank(rank) => VerdictNote::MissingRank { rank, steps: count },
-                // A rank that left with all the others simply finished.
-                Counted::RankLeft(_, step) if step.saturating_add(1) >= last_step => {
+                // A rank that left with all the others simply finished, and one may have no steps, as an actor
+                // beside the learners.
+                Counted::RankLeft(_, step) if step == 0 || step.saturating_add(1) >= last_step => {
                     return None;
                 }
                 Counted::RankLeft(rank, step) => VerdictNote::RankLeft {

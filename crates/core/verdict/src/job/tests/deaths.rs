@@ -152,3 +152,21 @@ fn of_ranks_that_wait_in_what_has_no_marks_the_first_that_gives_up_is_not_named(
         end.text
     );
 }
+
+#[test]
+fn a_rank_without_steps_has_not_ended_before_the_others() {
+    let notes = |step: u32| {
+        let mut job = waits_for_one();
+        job.take(left(0));
+        let orderly = true;
+        job.take(Input::Left {
+            rank: 1,
+            step,
+            orderly,
+        });
+        job.verdict().notes
+    };
+    let early = "rank 1 ended in step 3; the others went on to step 40";
+    assert!(notes(3).iter().any(|note| note == early));
+    assert!(notes(0).iter().all(|note| !note.contains("went on to")));
+}
