@@ -22,7 +22,7 @@ const SAMPLE_MIN: u64 = 3;
 /// single iterations.
 const REAL_SHARE: f64 = 0.25;
 /// Standard errors within which it is known by how much steps took longer.
-const ERRORS: f64 = 2.0;
+pub(crate) const ERRORS: f64 = 2.0;
 /// Struck steps remembered of the same ranks, the latest: enough to tell their pace.
 const MAX_STEPS: usize = 512;
 

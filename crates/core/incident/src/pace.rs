@@ -61,6 +61,11 @@ impl FromIterator<u64> for Seen {
     }
 }
 
+/// Whether so many strikes are steady that long.
+pub(crate) fn is_steady(strikes: usize, steps: usize) -> bool {
+    strikes as f64 >= STEADY_SHARE * steps as f64
+}
+
 /// When a fault strikes, judged from the steps it struck in and those looked at until a last
 /// one.
 ///
@@ -74,8 +79,7 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
     if strikes.len() == 1 {
         return Pace::Once { step: *first };
     }
-    let in_most =
-        |until: u64| strikes.len() as f64 >= STEADY_SHARE * seen.count(*first..=until) as f64;
+    let in_most = |until: u64| is_steady(strikes.len(), seen.count(*first..=until) as usize);
     if in_most(until.max(*last)) {
         return Pace::Steady;
     }

@@ -6,7 +6,7 @@ use model::{Block, Growth, RankColumn, StageId, Window, median};
 
 use crate::fault::recharge;
 use crate::lateness::beside_others;
-use crate::pace::STEADY_SHARE;
+use crate::pace::is_steady;
 use crate::read_backs::may_read_back;
 use crate::{Fault, FaultKind, IncidentSettings};
 
@@ -192,10 +192,9 @@ pub(crate) fn charge_queued(
     let Some(cycle) = Cycle::of_window(window) else {
         return;
     };
-    let rows = found.steps.len() as f64;
-    let is_steady = |fault: &Fault| {
-        fault.kind == FaultKind::LateRanks && fault.strikes.len() as f64 >= STEADY_SHARE * rows
-    };
+    let rows = found.steps.len();
+    let is_steady =
+        |fault: &Fault| fault.kind == FaultKind::LateRanks && is_steady(fault.strikes.len(), rows);
     let steady: Vec<&Fault> = faults.iter().filter(|fault| is_steady(fault)).collect();
     let late_s: Vec<Vec<f64>> = steady
         .iter()
@@ -258,7 +257,7 @@ pub(crate) fn charge_queued(
         (most_s - latest_s).min(held_s).max(0.0)
     };
     recharge(faults, is_steady, found, settings, |fixed| {
-        rows * of_step_s(fixed)
+        rows as f64 * of_step_s(fixed)
     });
 }
 

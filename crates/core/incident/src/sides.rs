@@ -6,17 +6,17 @@ use std::ops::Range;
 
 use frontier::{Excess, Gates, QueueReplay, StepAccount, WindowFrontier};
 use model::{
-    Block, DeviceWindow, Ending, Meeting, Pace, Side, StageId, StepRow, Window, keep_variation,
-    medians_of_others,
+    Block, DeviceWindow, Ending, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others,
 };
 
 use crate::behind::falls_behind;
+use crate::blocks::ERRORS;
 use crate::costs::share_out;
 use crate::fault::{Stretch, Turns, charge, find_in_stages, join_stages, judge};
 use crate::lateness::Lateness;
 use crate::onset::onset;
-use crate::pace::{STEADY_SHARE, Seen, pace_of};
-use crate::struck::strikes_row;
+use crate::pace::{Seen, is_steady, pace_of};
+use crate::struck::{strikes_row, usual_s};
 use crate::{Fault, FaultKind, IncidentSettings};
 
 /// Share of lateness that the host must have determined for it to be the host's. Ours.
@@ -36,10 +36,9 @@ const WAITED_SHARE: f64 = 0.6;
 const READS_SHARE: f64 = 0.5;
 /// Strikes from which the same share of the sampled steps since the first is enough: a run of them.
 const GOES_ON: usize = 4;
-/// Sampled steps before a fault, and since, from which they show how much longer steps became; standard errors
-/// by which they may be off; and the share of what is to be saved below which something else changed, too. Ours.
+/// Sampled steps before a fault, and since, from which they show how much longer steps became; and the share
+/// of what is to be saved below which something else changed, too. Ours.
 const FREE_ROWS: usize = 5;
-const ERRORS: f64 = 2.0;
 const KEPT_MIN: f64 = 0.5;
 
 /// Sampled steps of a window's ranks, accounted on their devices' clocks.
@@ -258,7 +257,7 @@ impl DeviceAccount {
         };
         let is_one = |it: &&Fault| {
             it.kind == FaultKind::LateRanks
-                && it.strikes.len() as f64 >= STEADY_SHARE * steps as f64
+                && is_steady(it.strikes.len(), steps)
                 && launches_nothing(it)
                 && !is_known(it)
         };
@@ -308,8 +307,8 @@ impl DeviceAccount {
         if self.sampled.window.meeting != Meeting::Unseen {
             return;
         }
-        let rows = self.found.steps.len() as f64;
-        let is_steady = |fault: &Fault| fault.strikes.len() as f64 >= STEADY_SHARE * rows;
+        let rows = self.found.steps.len();
+        let is_steady = |fault: &Fault| is_steady(fault.strikes.len(), rows);
         let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
         let ranks = self.sampled.window.ranks.len();
         let may_be = |it: &Fault| is_late(it) && is_steady(it) && 2 * it.ranks.len() <= ranks;
@@ -409,14 +408,10 @@ impl DeviceAccount {
             });
             let (rows, replay) = since.unwrap_or((sampled, replay));
             let of_run = |some: &[usize]| some.iter().map(|it| run[*it]).collect::<Vec<usize>>();
-            let is_steady = |at: &usize| {
-                self.excess(&late[*at]).rows.len() as f64 >= STEADY_SHARE * rows as f64
-            };
-            let kept = if run.iter().all(is_steady) {
-                self.kept_share(rows, replay.gain_s(&run))
-            } else {
-                1.0
-            };
+            let is_steady = |at: &usize| is_steady(self.excess(&late[*at]).rows.len(), rows);
+            let are_steady = run.iter().all(is_steady);
+            let kept = are_steady.then(|| self.kept_share(rows, || replay.gain_s(&run)));
+            let kept = kept.unwrap_or(1.0);
             let shares = share_out(run.len(), |some| kept * replay.gain_s(&of_run(some)));
             let mut again = Vec::new();
             for it in &shares {
@@ -440,23 +435,16 @@ impl DeviceAccount {
     /// The share of what fixing all faults of the last rows would save by which these are longer than the rows
     /// before: communication that a slow rank hides takes time again without it. All of it where too few rows
     /// are before, and where these are as long for another reason, as at the begin of a job.
-    fn kept_share(&self, rows: usize, gain_s: f64) -> f64 {
+    fn kept_share(&self, rows: usize, gain_s: impl FnOnce() -> f64) -> f64 {
         let steps = &self.found.steps;
         let (before, since) = steps.split_at(steps.len() - rows);
         if before.len() < FREE_ROWS || since.len() < FREE_ROWS {
             return 1.0;
         }
-        // The mean, and the square of its standard error.
-        let took_s = |steps: &[StepAccount]| {
-            let mut took_s: Vec<f64> = steps.iter().map(|it| it.makespan_s).collect();
-            let count = took_s.len() as f64;
-            let median_s = keep_variation(&mut took_s);
-            let mean_s = took_s.iter().sum::<f64>() / count;
-            let squares: f64 = took_s.iter().map(|it| (it - mean_s).powi(2)).sum();
-            (median_s + mean_s, squares / count.powi(2))
-        };
+        let took_s =
+            |steps: &[StepAccount]| usual_s(steps.iter().map(|it| it.makespan_s).collect());
         let ((before_s, one), (since_s, other)) = (took_s(before), took_s(since));
-        let share = (since_s - before_s + ERRORS * (one + other).sqrt()) / gain_s;
+        let share = (since_s - before_s + ERRORS * (one + other).sqrt()) / gain_s();
         if share < KEPT_MIN {
             1.0
         } else {
@@ -528,7 +516,7 @@ impl DeviceAccount {
         let earlier = last.map_or(&[][..], |last| &last.steps);
         let since_steps = [earlier, steps].concat();
         let shown = free.and_then(|free| onset(&since_steps, free, first));
-        let is_steady = |of: usize| struck as f64 >= STEADY_SHARE * of as f64;
+        let is_steady = |of: usize| is_steady(struck, of);
         let goes_on = shown.is_some() && is_alone && struck >= GOES_ON && is_steady(since);
         // Of the first steps of a job more are sampled: those behind it stand for others. Where
         // communicators divide the ranks, what lasts a while may be a wait.

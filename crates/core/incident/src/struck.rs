@@ -64,7 +64,7 @@ pub(crate) fn charge_struck(
         let (block, row) = place(*at);
         block.took_s(row)
     };
-    let usual_s = usual_s(free.iter().map(took_s).collect());
+    let (usual_s, _) = usual_s(free.iter().map(took_s).collect());
     for (fault, its) in rare {
         let longer_s = its.iter().map(|at| took_s(at) - usual_s).sum::<f64>();
         fault.cost_s = fault.cost_s.min(longer_s.max(0.0));
@@ -73,10 +73,14 @@ pub(crate) fn charge_struck(
     judge_window(faults, found, settings);
 }
 
-/// What steps take on average, those that are far off counted as the furthest that are not.
-fn usual_s(mut took_s: Vec<f64>) -> f64 {
+/// What steps take on average, those that are far off counted as the furthest that are not, and the square of
+/// its standard error.
+pub(crate) fn usual_s(mut took_s: Vec<f64>) -> (f64, f64) {
+    let count = took_s.len().max(1) as f64;
     let median_s = keep_variation(&mut took_s);
-    median_s + took_s.iter().sum::<f64>() / took_s.len().max(1) as f64
+    let mean_s = took_s.iter().sum::<f64>() / count;
+    let squares: f64 = took_s.iter().map(|it| (it - mean_s).powi(2)).sum();
+    (median_s + mean_s, squares / count.powi(2))
 }
 
 /// Whether a fault strikes a row of a block, some of whose stages may lie in the step before.
@@ -143,8 +147,8 @@ mod tests {
 
     #[test]
     fn usual_steps_are_their_mean_and_those_far_off_count_little() {
-        assert!((usual_s(vec![1.0, 2.0, 2.0, 4.0]) - 2.25).abs() < 1e-9);
-        assert!((usual_s(vec![1.0, 2.0, 3.0, 90.0]) - 3.125).abs() < 1e-9);
+        assert!((usual_s(vec![1.0, 2.0, 2.0, 4.0]).0 - 2.25).abs() < 1e-9);
+        assert!((usual_s(vec![1.0, 2.0, 3.0, 90.0]).0 - 3.125).abs() < 1e-9);
     }
 
     #[test]

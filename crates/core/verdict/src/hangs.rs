@@ -522,10 +522,7 @@ impl Hangs {
             self.now = Some(self.under(stall, at));
         }
         if let Some(under) = self.now.as_mut().filter(|it| !it.is_early) {
-            if under.number.is_none() {
-                self.spoken += 1;
-                under.number = Some(self.spoken);
-            }
+            under.speak(&mut self.spoken);
             under.asks = Asks::Nobody;
             self.is_ending = true;
         }
@@ -703,10 +700,7 @@ impl Hangs {
         if asked != Asks::Named || under.is_early && !under.is_final() {
             return None;
         }
-        if under.number.is_none() {
-            self.spoken += 1;
-            under.number = Some(self.spoken);
-        }
+        under.speak(&mut self.spoken);
         (under.is_early, under.looked_s) = (false, under.quiet_s());
         let finding = under.finding(context, self.pause_max_s)?;
         let reported = (under.explained().kind, finding.severity);

@@ -4,6 +4,14 @@ use model::{Finding, JobContext, ProcessState, Severity, Stack, StallKind};
 use super::{Asks, Seen, Stall, Under};
 
 impl Under {
+    /// Gives it the next number, unless it was spoken of.
+    pub(super) fn speak(&mut self, spoken: &mut u64) {
+        self.number.get_or_insert_with(|| {
+            *spoken += 1;
+            *spoken
+        });
+    }
+
     /// Whether it cannot pass by itself: somebody has ended, was stopped, or entered another
     /// collective than the others. What else takes long may have taken long before.
     pub(super) fn is_final(&self) -> bool {

@@ -8,6 +8,15 @@ use super::ended::{Ended, SlurmTasks};
 use super::said::Work;
 use super::{MAX_NOTED, WatchdogLog};
 
+/// Ranks by what they share.
+fn ranks_by<K: Ord>(each: impl Iterator<Item = (K, u32)>) -> BTreeMap<K, Vec<u32>> {
+    let mut by: BTreeMap<K, Vec<u32>> = BTreeMap::new();
+    for (key, rank) in each {
+        by.entry(key).or_default().push(rank);
+    }
+    by
+}
+
 impl WatchdogLog {
     /// What should stand beside a verdict on this log.
     pub(super) fn notes(&self) -> Vec<PrintedNote> {
@@ -96,28 +105,19 @@ impl WatchdogLog {
 
     /// Lines of the script in which ranks waited in gloo, if there are several.
     fn places_in_gloo(&self) -> Vec<(Vec<u32>, String)> {
-        let mut by_line: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for (rank, line) in &self.in_gloo {
-            if let Some(line) = line {
-                by_line.entry(line).or_default().push(*rank);
-            }
-        }
+        let lines = self.in_gloo.iter();
+        let by_line = ranks_by(lines.filter_map(|(rank, line)| Some((line.as_ref()?, *rank))));
         if by_line.len() < 2 {
             return Vec::new();
         }
         let places = by_line.into_iter().take(MAX_NOTED);
-        places
-            .map(|(line, ranks)| (ranks, line.to_owned()))
-            .collect()
+        places.map(|(line, ranks)| (ranks, line.clone())).collect()
     }
 
     /// Ranks by what they were last about to do, the least number first.
     fn last_calls(&self) -> Vec<(Vec<u32>, String)> {
-        let mut by_call: BTreeMap<(u64, &str), Vec<u32>> = BTreeMap::new();
-        for (rank, work) in &self.calls {
-            let ranks = by_call.entry((work.number, &work.op)).or_default();
-            ranks.push(*rank);
-        }
+        let calls = self.calls.iter();
+        let by_call = ranks_by(calls.map(|(rank, work)| ((work.number, &work.op), *rank)));
         let calls = by_call.into_iter().take(MAX_NOTED);
         calls
             .map(|((number, op), ranks)| (ranks, format!("{op} #{number}")))
@@ -158,10 +158,8 @@ impl WatchdogLog {
         let all: BTreeSet<(&Work, u32)> = placed.chain(unplaced.iter().copied()).collect();
         let numbers: BTreeSet<u64> = unplaced.iter().map(|(work, _)| work.number).collect();
         for number in numbers {
-            let mut kinds: BTreeMap<&Work, Vec<u32>> = BTreeMap::new();
-            for (work, rank) in all.iter().filter(|(work, _)| work.number == number) {
-                kinds.entry(work).or_default().push(*rank);
-            }
+            let its = all.iter().copied();
+            let kinds = ranks_by(its.filter(|(work, _)| work.number == number));
             if kinds.len() > 1 {
                 let sides = kinds.into_iter().map(|(work, of)| {
                     let what = format!("{} {}", work.op, work.detail);

@@ -48,6 +48,7 @@ impl OwnLine {
         self.0 = frame(record).or(self.0.take());
     }
 
+    /// That line, if there was one.
     pub(super) fn line(self) -> Option<String> {
         self.0
     }

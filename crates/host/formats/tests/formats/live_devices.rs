@@ -115,8 +115,6 @@ fn a_slow_device_is_named_though_hosts_wait_for_each_other_too() {
     charged("unmarked_device", 1, Side::Device, 27.0..33.0);
 }
 
-/// The stage behind a slow one waits for it within its forward pass, and looks as late as that beside the
-/// same stage of the other pipeline.
 /// Communication that the slow device hides takes time again without it: 81 ms of a struck step were charged.
 #[test]
 fn a_slow_device_costs_no_more_than_steps_became_longer() {
@@ -124,6 +122,8 @@ fn a_slow_device_costs_no_more_than_steps_became_longer() {
     charged("fsdp2_device_since", 1, Side::Device, 43.0..50.0);
 }
 
+/// The stage behind a slow one waits for it within its forward pass, and looks as late as that beside the
+/// same stage of the other pipeline.
 #[test]
 fn of_two_pipelines_a_stage_that_waits_for_a_slow_one_is_not_named() {
     let verdict = charged("pipelines_device", 2, Side::Device, 22.0..30.0);

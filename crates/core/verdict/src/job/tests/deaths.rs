@@ -1,6 +1,6 @@
 //! Ranks that end with an exit code.
 
-use super::hangs::{quiet, sum, take_mark, waits_for_one};
+use super::hangs::{left, quiet, sum, take_mark, waits_for_one};
 use super::*;
 
 const ENDED: &str = "rank 1 ended with exit code 7 in step 40, before it entered ALLREDUCE #47 of group default (ranks 0,2 were in it)";
@@ -10,11 +10,7 @@ fn ends_with(codes: &[(u32, i32)]) -> Vec<String> {
     let mut job = waits_for_one();
     for (rank, code) in codes.iter().copied() {
         job.take(Input::Failed { rank, code });
-        job.take(Input::Left {
-            rank,
-            step: 40,
-            orderly: true,
-        });
+        job.take(left(rank, true));
     }
     texts(&job)
 }
@@ -64,14 +60,6 @@ fn a_rank_that_aborts_because_another_ended_is_a_victim() {
     assert_eq!(texts(&job), [ENDED]);
 }
 
-fn left(rank: u32) -> Input {
-    Input::Left {
-        rank,
-        step: 40,
-        orderly: true,
-    }
-}
-
 #[test]
 fn a_hang_in_which_somebody_ends_the_job_stays_as_it_was_found() {
     for is_asked in [true, false] {
@@ -86,7 +74,7 @@ fn a_hang_in_which_somebody_ends_the_job_stays_as_it_was_found() {
             take_mark(&mut job, 0, 16, Event::BackwardEnd);
             take_mark(&mut job, 1, 16, Event::OptimizerBegin);
         }
-        (0..3).for_each(|rank| job.take(left(rank)));
+        (0..3).for_each(|rank| job.take(left(rank, true)));
         assert_eq!(texts(&job).len(), 1);
         critical_hang(&job, &[1]);
         assert!(found[0].contains("rank 1 never entered ALLREDUCE #47"));
@@ -124,7 +112,7 @@ fn a_job_that_stood_still_when_it_was_asked_to_end_is_not_healthy() {
             let at = RankNs(until_s * 1_000_000_000);
             job.take(Input::EndAsked { at });
         }
-        (0..3).for_each(|rank| job.take(left(rank)));
+        (0..3).for_each(|rank| job.take(left(rank, true)));
         texts(&job)
     };
     let still = said(true, 30);
@@ -143,7 +131,7 @@ fn of_ranks_that_wait_in_what_has_no_marks_the_first_that_gives_up_is_not_named(
     take_mark(&mut job, 1, 11, sum(47));
     quiet(&mut job, 30);
     job.take(Input::Failed { rank: 0, code: 1 });
-    (0..3).for_each(|rank| job.take(left(rank)));
+    (0..3).for_each(|rank| job.take(left(rank, true)));
     let [end] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
     assert_eq!(end.subject.ranks, [0; 0], "{}", end.text);
     assert!(
@@ -157,7 +145,7 @@ fn of_ranks_that_wait_in_what_has_no_marks_the_first_that_gives_up_is_not_named(
 fn a_rank_without_steps_has_not_ended_before_the_others() {
     let notes = |step: u32| {
         let mut job = waits_for_one();
-        job.take(left(0));
+        job.take(left(0, true));
         let orderly = true;
         job.take(Input::Left {
             rank: 1,

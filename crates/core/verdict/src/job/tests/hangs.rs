@@ -38,11 +38,7 @@ fn the_rank_that_was_killed_first_is_reported_also_after_a_restart() {
             .collect::<Vec<_>>()
     };
     assert_eq!(deaths(&job), [(reported.to_owned(), true)]);
-    job.take(Input::Left {
-        rank: 1,
-        step: 40,
-        orderly: false,
-    });
+    job.take(left(1, false));
     job.take(Input::Restart { attempt: 1 });
     assert_eq!(deaths(&job), [(reported.to_owned(), false)]);
     job.take(Input::Left {
@@ -87,16 +83,8 @@ fn a_rank_that_a_watchdog_aborts_is_a_victim_of_the_one_that_never_came() {
         rank: 2,
         signal: Some(6),
     });
-    job.take(Input::Left {
-        rank: 0,
-        step: 40,
-        orderly: false,
-    });
-    job.take(Input::Left {
-        rank: 2,
-        step: 40,
-        orderly: false,
-    });
+    job.take(left(0, false));
+    job.take(left(2, false));
     assert_eq!(lines(&mut job), [NEVER]);
     let hang = critical_hang(&job, &[1]);
     assert_eq!(hang.victims, [0, 2].into_iter().collect());
@@ -119,20 +107,12 @@ fn a_rank_that_aborts_where_others_were_about_to_come_is_the_reason() {
 #[test]
 fn ranks_that_fail_once_another_has_ended_gave_up_waiting_for_it() {
     let mut job = waits_for_one();
-    job.take(Input::Left {
-        rank: 1,
-        step: 40,
-        orderly: true,
-    });
+    job.take(left(1, true));
     // What a rank leaves is no work.
     take_mark(&mut job, 0, 11, Event::BackwardEnd);
     for rank in [0, 2] {
         job.take(Input::Failed { rank, code: 1 });
-        job.take(Input::Left {
-            rank,
-            step: 40,
-            orderly: true,
-        });
+        job.take(left(rank, true));
     }
     assert_eq!(lines(&mut job), [format!("{NEVER}; rank 1 has ended")]);
     critical_hang(&job, &[1]);
@@ -141,11 +121,7 @@ fn ranks_that_fail_once_another_has_ended_gave_up_waiting_for_it() {
 #[test]
 fn how_a_rank_was_killed_may_be_heard_once_others_gave_up() {
     let mut job = waits_for_one();
-    job.take(Input::Left {
-        rank: 1,
-        step: 40,
-        orderly: false,
-    });
+    job.take(left(1, false));
     job.take(Input::Failed { rank: 0, code: 1 });
     job.take(Input::Killed {
         rank: 1,
@@ -206,11 +182,7 @@ fn a_hang_that_was_reported_stays_when_ranks_give_up() {
         for rank in [0, 1, 2] {
             // Leaving the loop is no movement.
             take_mark(&mut job, rank, 20, Event::BackwardEnd);
-            let left = Input::Left {
-                rank,
-                step: 40,
-                orderly: true,
-            };
+            let left = left(rank, true);
             let failed = Input::Failed { rank, code: 1 };
             let inputs = if failed_first {
                 [failed, left]
@@ -367,6 +339,15 @@ fn hangs_in_a_window() -> Job {
         take_mark(&mut job, rank, 10, sum(number));
     }
     job
+}
+
+/// A rank ends in step 40.
+pub(super) fn left(rank: u32, orderly: bool) -> Input {
+    Input::Left {
+        rank,
+        step: 40,
+        orderly,
+    }
 }
 
 /// The `number`th all-reduce of group 1.
@@ -654,11 +635,7 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
     job.take(Input::StacksComplete);
     assert_eq!(job.verdict().incidents.len(), 1);
     for rank in [0, 1] {
-        job.take(Input::Left {
-            rank,
-            step: 40,
-            orderly: true,
-        });
+        job.take(left(rank, true));
     }
     assert!(job.verdict().incidents.is_empty());
     // Nor while the launcher waits for the others' hosts.

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::iter;
 use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result};
@@ -58,8 +57,7 @@ pub(super) fn seconds_behind(words: &str, said: &str) -> Option<f64> {
 impl Ran {
     /// Runs a loop with these variables.
     pub(super) fn new(lab: &Lab, script: &str, variables: &[(&str, &str)]) -> Result<Self> {
-        let env = iter::once("env".to_owned());
-        let command = env.chain(command(lab, script, variables)).collect();
+        let command = [vec!["env".to_owned()], command(lab, script, variables)].concat();
         let (verdict, said) = lab.run_with_output("", command)?;
         let seconds = |behind: &str| seconds_behind(behind, &said);
         Ok(Self {
@@ -327,7 +325,7 @@ const DELAYS: [&str; 3] = ["0.06", "0.02", "0.04"];
 pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let (mut healthy, mut tallies) = (Healthy::default(), HOST_FAULTS.map(|_| Tally::default()));
     for (seed, delay) in (1..=seeds()).zip(DELAYS.into_iter().cycle()) {
-        let (seed_text, slow) = (seed.to_string(), (seed % RANKS).to_string());
+        let (seed_text, slow) = (seed.to_string(), seed % RANKS);
         for read in READS {
             let name = format!("{read} {seed}");
             let job = [("READ", read), ("SEED", seed_text.as_str())];
@@ -335,21 +333,13 @@ pub(super) fn late_waits(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
             healthy.add(&name, &base);
             let faults = HOST_FAULTS.map(|(fault, ..)| format!("{fault}@{slow}@{delay}"));
             let took_s = in_turn(lab, LATE_WAITS, &job, &with_none(&faults))?;
-            let with_faults = HOST_FAULTS.iter().zip(&took_s[1..]).zip(&mut tallies);
-            for (((fault, places, steps), step_s), tally) in with_faults {
+            let each = HOST_FAULTS.iter().zip(&faults).zip(&took_s[1..]);
+            for ((((fault, places, steps), struck), step_s), tally) in each.zip(&mut tallies) {
                 let is_pause = *fault == "pause";
-                let (fault, slow) = (("FAULT", *fault), ("SLOW_RANK", slow.as_str()));
-                let struck = [
-                    job[0],
-                    job[1],
-                    fault,
-                    slow,
-                    ("DELAY", delay),
-                    ("STEPS", steps),
-                ];
-                let ran = Ran::new(lab, LATE_WAITS, &struck)?;
+                let own = [("FAULT", struck.as_str()), ("STEPS", steps)];
+                let ran = Ran::new(lab, LATE_WAITS, &[&job[..], &own].concat())?;
                 let hidden = Hidden {
-                    rank: seed % RANKS,
+                    rank: slow,
                     places,
                     side: Side::Host,
                     strikes: is_pause.then_some(&PAUSES),
