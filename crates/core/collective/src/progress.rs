@@ -35,6 +35,11 @@ pub struct Collectives {
     last_at: Option<RankNs>,
     step: u32,
     longest_pause_s: f64,
+    /// The last mark by which a rank got on: the first of its kind in its step and since its last
+    /// collective, or a collective.
+    advanced_at: Option<RankNs>,
+    /// The longest time lately in which ranks only repeated what they had done.
+    longest_round_s: f64,
     /// Whether the last mark was of the group of all ranks in the making: what follows may take
     /// as long as it likes, once.
     starts: bool,
@@ -128,6 +133,10 @@ pub(crate) struct RankProgress {
     /// Its last mark of the loop itself.
     pub(crate) kind: Option<MarkKind>,
     pub(crate) gone: bool,
+    /// Its last mark.
+    at: RankNs,
+    /// The kinds of marks that it has made in its step and since its last collective, a bit each.
+    made: u32,
     /// The group of the collective it issued last, if it has done nothing since.
     in_group: Option<u32>,
 }
@@ -162,8 +171,23 @@ impl RankProgress {
         step: 0,
         kind: None,
         gone: false,
+        at: RankNs(0),
+        made: 0,
         in_group: None,
     };
+
+    /// Takes its next mark; whether it gets on by it, or only repeats what it has done.
+    fn advances(&mut self, mark: &Mark) -> bool {
+        let kind = mark.kind();
+        let is_issue = kind == MarkKind::CollectiveIssue;
+        if is_issue || mark.step != self.step {
+            self.made = 0;
+        }
+        let made = 1 << kind as u8;
+        let is_first = self.made & made == 0;
+        self.made |= made;
+        is_issue || is_first && kind.begins()
+    }
 }
 
 impl Collectives {
@@ -191,15 +215,24 @@ impl Collectives {
         self.ranks.entry(rank).or_insert(RankProgress::NONE);
     }
 
-    /// Takes the next mark of a rank.
-    pub fn mark(&mut self, rank: u32, mark: &Mark) {
+    /// Takes the next mark of a rank; whether the rank gets on by it, or only repeats what it has done
+    /// since its last collective.
+    pub fn mark(&mut self, rank: u32, mark: &Mark) -> bool {
         let starts = matches!(mark.event, Event::InitBegin { .. } | Event::InitEnd { .. });
         let started = std::mem::replace(&mut self.starts, starts);
+        let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
+        let advances = progress.advances(mark);
         // What its own profiler stops a job for is no pause that it makes.
-        if let Some(last_at) = self.last_at
-            && !(starts || started || mark.event == Event::ProfilerEnd)
-        {
+        let is_of_job = !(starts || started || mark.event == Event::ProfilerEnd);
+        if let Some(last_at) = self.last_at.filter(|_| is_of_job) {
             self.longest_pause_s = self.longest_pause_s.max(mark.at.seconds_since(last_at));
+        }
+        if let Some(advanced_at) = self.advanced_at.filter(|_| is_of_job && advances) {
+            let round_s = mark.at.seconds_since(advanced_at);
+            self.longest_round_s = self.longest_round_s.max(round_s);
+        }
+        if advances {
+            self.advanced_at = self.advanced_at.max(Some(mark.at));
         }
         // Rings are read one after another, so marks of ranks do not come in the order of time.
         self.last_at = self.last_at.max(Some(mark.at));
@@ -211,8 +244,9 @@ impl Collectives {
             // Once a step of the job, not of each rank: how long a pause is remembered must not
             // depend on how many ranks there are.
             self.longest_pause_s *= PAUSE_DECAY;
+            self.longest_round_s *= PAUSE_DECAY;
         }
-        let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
+        progress.at = mark.at;
         progress.step = mark.step;
         progress.gone = false;
         let left = progress.in_group.take();
@@ -247,6 +281,7 @@ impl Collectives {
         } else if let Event::InitEnd { group, number } = mark.event {
             self.enter(rank, init(group, number, true));
         }
+        advances
     }
 
     /// Says that a rank issued a collective.
@@ -412,15 +447,63 @@ impl Collectives {
     /// rank waits for another as far as is known.
     pub fn standstill(&self, now: RankNs) -> Option<Stall> {
         let quiet_s = now.seconds_since(self.last_at?);
+        let is_long = quiet_s >= self.patience_s().max(self.doubtful_s());
+        is_long.then(|| self.stood(now)).flatten()
+    }
+
+    /// Seconds that a job may at least take for what need not be wrong.
+    // It must always last as long as a job whose ranks are known to wait may be silent in its first
+    // steps.
+    fn doubtful_s(&self) -> f64 {
         let first = if self.step < FIRST_STEPS {
             FIRST_STEPS_RATIO
         } else {
             1.0
         };
-        // Silence is all the evidence there is here. It must always last as long as a job whose
-        // ranks are known to wait may be silent in its first steps.
-        let is_long = quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
-        is_long.then(|| self.stood(now)).flatten()
+        first * self.settings.first_quiet_s
+    }
+
+    /// Whether ranks have only repeated what they had done, for so long that somebody may wait for them in
+    /// vain.
+    pub fn is_repeating(&self, now: RankNs) -> bool {
+        self.has_repeated(now, self.doubtful_s())
+    }
+
+    /// The same for at least so many seconds, and for longer than they usually do.
+    fn has_repeated(&self, now: RankNs, least_s: f64) -> bool {
+        let usual_s = self.settings.quiet_ratio * self.longest_round_s;
+        let patience_s = self.patience_s().max(usual_s).max(least_s);
+        self.advanced_at
+            .is_some_and(|advanced_at| now.seconds_since(advanced_at) >= patience_s)
+    }
+
+    /// Ranks that do the same again and again while others wait for them in a collective.
+    pub fn livelock(&self, now: RankNs) -> Option<Stall> {
+        let is_long = self.is_repeating(now);
+        is_long.then(|| self.repeated(now)).flatten()
+    }
+
+    /// The same of a job that is ended, or in which a rank gives up: it cannot pass any more.
+    pub fn repeated(&self, now: RankNs) -> Option<Stall> {
+        let since = self.advanced_at.filter(|_| self.has_repeated(now, 0.0))?;
+        let repeats = |rank: &u32| {
+            let progress = self.ranks.get(rank);
+            // One that has been silent for as long as it repeated may be stuck elsewhere.
+            progress.is_some_and(|it| it.at.seconds_since(since) > now.seconds_since(it.at))
+        };
+        let is_missing = |it: &Stall| it.kind == StallKind::Missing && it.gone.is_empty();
+        let stall = self.stuck().filter(is_missing)?;
+        let (culprits, others): (Vec<u32>, Vec<u32>) =
+            stall.culprits.into_iter().partition(repeats);
+        let mut waiting = [stall.waiting, others].concat();
+        waiting.sort_unstable();
+        (!culprits.is_empty()).then_some(Stall {
+            kind: StallKind::Livelock,
+            culprits,
+            waiting,
+            since,
+            ..stall
+        })
     }
 
     /// The same of a job in which a rank gives up: silence need not be the only evidence.

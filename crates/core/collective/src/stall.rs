@@ -56,7 +56,7 @@ impl Stall {
                 self.failure.is_none() && !self.is_of_start() && !self.is_of_devices()
             }
             StallKind::Nowhere => true,
-            StallKind::Missing | StallKind::Deadlock => false,
+            StallKind::Missing | StallKind::Livelock | StallKind::Deadlock => false,
         };
         if is_open {
             Vec::new()

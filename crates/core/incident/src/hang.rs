@@ -36,7 +36,10 @@ pub fn hang(
 ) -> Finding {
     let of_culprits = stall.culprits.iter().filter_map(|rank| stacks.get(rank));
     // Else culprits stand in collectives, or are not seen: no pause of theirs ends it.
-    let may_pause = matches!(stall.kind, StallKind::Missing | StallKind::Nowhere);
+    let may_pause = matches!(
+        stall.kind,
+        StallKind::Missing | StallKind::Livelock | StallKind::Nowhere
+    );
     let long = pause(of_culprits).filter(|_| may_pause);
     let pause = long.filter(|_| quiet_s < pause_max_s);
     let since = stall.step;
@@ -49,7 +52,7 @@ pub fn hang(
         }
         _ if context.counted_once => Severity::Warning,
         // Hosts may be busy with something that has no marks.
-        StallKind::Nowhere if quiet_s < pause_max_s => Severity::Warning,
+        StallKind::Nowhere | StallKind::Livelock if quiet_s < pause_max_s => Severity::Warning,
         _ => Severity::Critical,
     };
     let open = open && !context.ended;
@@ -273,6 +276,7 @@ fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
                 RankPart::StackOfMissing
             }
         }
+        StallKind::Livelock => RankPart::Loop,
         StallKind::Unseen => RankPart::UnseenHosts,
         StallKind::Desync if stall.waits.iter().any(Wait::is_undecided) => RankPart::Branches,
         StallKind::Desync if is_same_op(stall) => RankPart::Tensors,
@@ -489,6 +493,7 @@ mod tests {
                 },
                 RankPart::EndedOutput,
             ),
+            (stall(StallKind::Livelock, wait()), RankPart::Loop),
             (stall(StallKind::Unseen, wait()), RankPart::UnseenHosts),
             (
                 stall(StallKind::Desync, entered(wait().op)),

@@ -95,7 +95,8 @@ pub enum Input {
         /// Its members.
         members: Ranks,
     },
-    /// Nobody has done anything until now: looked for only while the job is quiet.
+    /// Nobody has done anything until now, or anything but what they had done before in their step:
+    /// looked for only while the job is quiet.
     // Recordings and batches of older versions have this name, as with the other renames.
     #[serde(rename = "quiet")]
     NoProgress {

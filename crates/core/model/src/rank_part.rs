@@ -16,6 +16,8 @@ pub enum RankPart {
     LoaderWorkers,
     /// The stack of ranks that never came.
     StackOfMissing,
+    /// The loop that they do not leave.
+    Loop,
     /// Their stacks.
     Stack,
     /// Hosts of which nothing is recorded.

@@ -10,6 +10,8 @@ use crate::CollectiveOp;
 pub enum StallKind {
     /// The culprits never entered a collective the others wait in.
     Missing,
+    /// The same, and the culprits do again and again what they did before.
+    Livelock,
     /// The others wait in a collective for the culprits, of which nothing is recorded: they may
     /// have entered it.
     Unseen,

@@ -26,6 +26,11 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         RankPart::StackOfMissing => {
             format!("look at the stack of {who}; the others wait for it and are fine")
         }
+        RankPart::Loop => format!(
+            "look at the stack of {who} for the loop that {} not leave, and at the condition that ends it; \
+             the others wait for it and are fine",
+            of(ranks, "it does", "they do")
+        ),
         RankPart::Stack => format!("look at the stack of {who}"),
         RankPart::UnseenHosts => {
             format!(

@@ -60,6 +60,9 @@ fn beginning(stall: &StallClaim) -> String {
         (Severity::Critical, true) => format!("hang since step {since}"),
         // A known reason makes it a pause; it is critical, and a hang, once that takes too long.
         (_, true) => format!("waiting since step {since}"),
+        (_, false) if stall.kind == StallKind::Livelock => {
+            format!("ranks waited for {quiet} in step {since}")
+        }
         (_, false) => format!("nothing moved for {quiet} in step {since}"),
     }
 }
@@ -132,6 +135,15 @@ fn what(stall: &StallClaim) -> String {
         StallKind::Missing => {
             let verb = if is_one { "waits" } else { "wait" };
             format!("{culprits} never entered {place} ({entered} {verb} in it)")
+        }
+        StallKind::Livelock => {
+            let (repeats, verb) = (
+                of(&stall.culprits, "repeats", "repeat"),
+                if is_one { "waits" } else { "wait" },
+            );
+            format!(
+                "{culprits} {repeats} a part of the step and never entered {place} ({entered} {verb} in it)"
+            )
         }
         StallKind::Unseen => {
             let verb = if is_one { "waits" } else { "wait" };
@@ -547,6 +559,21 @@ mod tests {
                     ..hang.clone()
                 },
                 "nothing moved for 12.00 s in ",
+            ),
+            (
+                StallClaim {
+                    severity: Severity::Warning,
+                    ..stall(StallKind::Livelock, a_wait())
+                },
+                "waiting since step 40: rank 2 repeats a part of the step and never entered ALLREDUCE #46 \
+                 of group default (ranks 0-1,3 wait in it)",
+            ),
+            (
+                StallClaim {
+                    open: false,
+                    ..stall(StallKind::Livelock, a_wait())
+                },
+                "ranks waited for 12.00 s in step 40: rank 2 repeats",
             ),
             (
                 stall(StallKind::Nowhere, a_wait()),

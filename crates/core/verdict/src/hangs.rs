@@ -54,8 +54,6 @@ pub(crate) struct Hangs {
     restarts: u64,
     /// Exit codes of ranks whose process has ended by itself, and not as one that is done.
     failed: BTreeMap<u32, i32>,
-    /// Whether one of them waited in a collective.
-    is_given_up: bool,
     /// The job as it stood when the first rank left it, if nothing had moved for longer than usual and no
     /// rank was known to wait for another.
     stood: Option<Under>,
@@ -172,7 +170,7 @@ impl Hangs {
 
     /// Takes a mark; the seconds of a stall that was spoken of and that it ends.
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<f64> {
-        self.collectives.mark(rank, mark);
+        let advances = self.collectives.mark(rank, mark);
         match mark.event {
             Event::ProfilerBegin => {
                 self.in_profiler.insert(rank, mark.at);
@@ -186,7 +184,10 @@ impl Hangs {
         // A rank that gives up leaves what it was in. One that is interrupted does what it does for that,
         // unless training goes on.
         let step = u64::from(mark.step);
-        let goes_on = |under: &Under| !self.is_ending || step > under.stall.step;
+        let goes_on = |under: &Under| {
+            let moves = advances || under.stall.kind != StallKind::Livelock;
+            moves && (!self.is_ending || step > under.stall.step)
+        };
         let ends = mark.kind().begins() && self.now.as_ref().is_none_or(goes_on);
         ends.then(|| self.moved(mark.at)).flatten()
     }
@@ -314,7 +315,6 @@ impl Hangs {
         let gave_up = self.gives_up(rank, true);
         // Who waits for another may have noticed sooner than we that it had ended.
         let is_victim = stall.is_some_and(|it| it.waiting.contains(&rank));
-        self.is_given_up |= is_victim;
         // A log does not know of steps, and not of who was the first.
         let has_steps = self.collectives.step_of(rank) > 0;
         // One that has waited for long may be the first to give up: in what, no mark says.
@@ -344,7 +344,9 @@ impl Hangs {
         }
         let at = self.looked_at();
         let stood = || Some(self.stood()?.stall.clone()).filter(Stall::is_of_devices);
-        let Some(stall) = self.collectives.stuck().or_else(stood) else {
+        let repeated = self.collectives.repeated(at);
+        let stall = repeated.or_else(|| self.collectives.stuck());
+        let Some(stall) = stall.or_else(stood) else {
             return false;
         };
         let accused = stall.accused();
@@ -420,7 +422,7 @@ impl Hangs {
             .map(|(rank, code)| (*rank, *code))
             .collect();
         let is_known = self.killed.is_some() || self.exited.is_some() || self.is_reported();
-        if codes.is_empty() || is_known || self.is_given_up {
+        if codes.is_empty() || is_known {
             return None;
         }
         let id = format!("k{}", self.restarts + 1);
@@ -491,7 +493,8 @@ impl Hangs {
             None => is_still
                 .then(standing)
                 .and_then(|standing| self.halt(standing))
-                .or_else(|| self.collectives.standstill(at)),
+                .or_else(|| self.collectives.standstill(at))
+                .or_else(|| self.collectives.livelock(at)),
         };
         self.now = stall.map(|stall| self.under(stall, at));
         let quiet_s = self
@@ -516,10 +519,10 @@ impl Hangs {
     /// The job was asked to end: how it stands then is known for good.
     pub(crate) fn end_asked(&mut self, at: RankNs, standing: impl FnOnce() -> Vec<Standstill>) {
         self.quiet(at, false, standing);
-        if self.now.is_none()
-            && let Some(stall) = self.collectives.stood(at)
-        {
-            self.now = Some(self.under(stall, at));
+        if self.now.is_none() {
+            let stood = self.collectives.stood(at);
+            let stall = stood.or_else(|| self.collectives.repeated(at));
+            self.now = stall.map(|stall| self.under(stall, at));
         }
         if let Some(under) = self.now.as_mut().filter(|it| !it.is_early) {
             under.speak(&mut self.spoken);
@@ -637,6 +640,11 @@ impl Hangs {
     /// The last mark of any rank.
     pub(crate) fn last_at(&self) -> Option<RankNs> {
         self.collectives.last_at()
+    }
+
+    /// Whether ranks have only repeated what they had done, for so long that others may wait in vain.
+    pub(crate) fn is_repeating(&self, now: RankNs) -> bool {
+        self.collectives.is_repeating(now)
     }
 
     /// Seconds without a mark after which the job may be said to hang.

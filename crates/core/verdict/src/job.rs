@@ -240,6 +240,11 @@ impl Job {
         self.detectors.collectives.hangs.last_at()
     }
 
+    /// Whether ranks have only repeated what they had done, for so long that others may wait in vain.
+    pub fn is_repeating(&self, now: RankNs) -> bool {
+        self.detectors.collectives.hangs.is_repeating(now)
+    }
+
     /// Seconds without a mark after which the job may be said to hang.
     pub fn patience_s(&self) -> f64 {
         self.detectors.collectives.hangs.patience_s()

@@ -343,7 +343,7 @@ impl Agent {
         let last_at = self.job.last_at();
         // Before the first mark only live tables show whether anything moves.
         let is_quiet = match last_at {
-            Some(last_at) => now.seconds_since(last_at) >= QUIET_S,
+            Some(last_at) => now.seconds_since(last_at) >= QUIET_S || self.job.is_repeating(now),
             None => self.live.is_still(),
         };
         if is_quiet {

@@ -93,6 +93,8 @@ impl Under {
     /// What is said of it, if it was spoken of.
     pub(super) fn finding(&self, context: JobContext<'_>, pause_max_s: f64) -> Option<Finding> {
         let id = format!("h{}", self.number?);
+        // What others gave up waiting for is no pause.
+        let pause_max_s = if self.gave_up { 0.0 } else { pause_max_s };
         let quiet = (self.quiet_s(), pause_max_s);
         Some(
             self.seen
@@ -113,7 +115,11 @@ impl Under {
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
         // What was reported as a hang stays one until something moves.
         let is_doubtful = self.reported.is_some_and(|(kind, severity)| {
-            matches!(kind, StallKind::Unseen | StallKind::Nowhere) || severity == Severity::Info
+            let is_open = matches!(
+                kind,
+                StallKind::Unseen | StallKind::Nowhere | StallKind::Livelock
+            );
+            is_open || severity == Severity::Info
         });
         if is_doubtful && self.asks != Asks::Named && is_due {
             self.asks = Asks::Named;

@@ -11,6 +11,7 @@ use super::*;
 mod deaths;
 mod hangs;
 mod identity;
+mod livelocks;
 mod standstills;
 
 /// What was announced, in words.

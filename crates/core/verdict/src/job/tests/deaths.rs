@@ -7,12 +7,16 @@ const ENDED: &str = "rank 1 ended with exit code 7 in step 40, before it entered
 
 /// What is said of the job in which ranks 0 and 2 wait for rank 1, if ranks end with these codes.
 fn ends_with(codes: &[(u32, i32)]) -> Vec<String> {
+    texts(&ended_with(codes))
+}
+
+fn ended_with(codes: &[(u32, i32)]) -> Job {
     let mut job = waits_for_one();
     for (rank, code) in codes.iter().copied() {
         job.take(Input::Failed { rank, code });
         job.take(left(rank, true));
     }
-    texts(&job)
+    job
 }
 
 pub(super) fn texts(job: &Job) -> Vec<String> {
@@ -29,8 +33,16 @@ fn the_first_rank_that_ends_with_an_exit_code_is_named() {
 
 #[test]
 fn who_may_have_given_up_waiting_is_not_named_for_its_exit_code() {
-    assert!(ends_with(&[(0, 1)]).is_empty());
-    assert!(ends_with(&[(0, 1), (1, 7)]).is_empty());
+    for (codes, said) in [
+        (&[(0, 1)][..], "rank 0 ended with exit code 1 in step 40"),
+        (
+            &[(0, 1), (1, 7)],
+            "ranks 0-1 ended with different exit codes in step 40",
+        ),
+    ] {
+        let [end] = <[Incident; 1]>::try_from(ended_with(codes).verdict().incidents).unwrap();
+        assert_eq!((&end.subject.ranks[..], &end.text[..]), (&[][..], said));
+    }
 }
 
 #[test]
