@@ -37,6 +37,7 @@ mod device;
 mod iteration;
 mod learner;
 mod meeting;
+mod read_back;
 mod segment;
 #[cfg(test)]
 mod testkit;

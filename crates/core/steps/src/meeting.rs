@@ -480,6 +480,16 @@ impl CandidateCut {
     }
 }
 
+/// Cuts at which ranks that issue collectives may meet, if most steps have any: the last one is at
+/// [`Cut::Data`].
+pub(crate) fn cuts_at_marks(steps: &DeliveredSteps<'_>) -> Vec<Cut> {
+    let mut cuts = cuts_behind_issues(steps);
+    if let Some(Cut::After(kind)) = cuts.last().copied() {
+        cuts.extend(cuts_behind(kind, steps));
+    }
+    cuts
+}
+
 /// Cuts behind the last mark of a kind in the cycle, in order; the last one is the published.
 fn cuts_behind(kind: MarkKind, steps: &DeliveredSteps<'_>) -> Vec<Cut> {
     let mut places: BTreeMap<u8, (MarkKind, usize, usize)> = BTreeMap::new();

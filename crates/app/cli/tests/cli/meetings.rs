@@ -70,6 +70,39 @@ fn a_late_callback_is_distinguished_from_the_wait_in_the_same_stage() {
     );
 }
 
+/// Behind the read-back: only the clock that ranks of a host share shows it.
+#[test]
+fn a_callback_behind_the_read_back_is_named() {
+    assert_named(
+        "late/callback_after",
+        "data, seen",
+        "callbacks.cpu_wall",
+        19.3,
+    );
+    // Where another rank's loader hides it: what fixing that one saves, and both.
+    let verdict = verdict("late/two_faults_after");
+    let [loader, callback] = &verdict["incidents"].as_array().expect("a list")[..] else {
+        panic!("{}", verdict["incidents"])
+    };
+    assert_eq!(callback["subject"]["ranks"], json!([3]));
+    assert_eq!(
+        (&loader["subject"]["ranks"], &callback["severity"]),
+        (&json!([1]), &json!("info"))
+    );
+    let steps = verdict["job"]["analysed_steps"].as_f64().expect("a number");
+    let next = &loader["next_in_line"][0];
+    for (gain, truth_ms) in [
+        (&loader["gain_alone_s"], 29.7),
+        (&next["gain_both_s"], 49.2),
+    ] {
+        let gain_ms = gain.as_f64().expect("a number") * 1e3 / steps;
+        assert!(
+            (0.9..=1.1).contains(&(gain_ms / truth_ms)),
+            "{gain_ms} ms of {truth_ms} ms"
+        );
+    }
+}
+
 #[test]
 fn lateness_that_the_launch_queue_absorbs_is_no_warning() {
     let verdict = verdict("late/absorbed_ten");
