@@ -20,6 +20,9 @@ const MAX_HANGS: usize = 64;
 /// How long laggard's own profiler may hold a rank up before that is a hang like any other.
 /// Stopping one with stacks took up to 6 s on a busy machine.
 const PROFILER_S: f64 = 30.0;
+/// Seconds of a standstill after which its ranks are looked at, though it may pass: where they were is
+/// reported if the job ends in it. Ours.
+const LOOKED_AT_S: f64 = 5.0;
 /// The signal by which a process ends itself, as watchdogs of collectives do.
 const ABORT: i32 = 6;
 
@@ -89,7 +92,8 @@ struct Under {
     /// As what it was spoken of, and how seriously.
     reported: Option<(StallKind, Severity)>,
     asks: Asks,
-    /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
+    /// Whether it may pass by itself: it is blocked only, and has been quiet for longer before; or nobody is
+    /// known to wait, and that has not lasted for long.
     is_early: bool,
     /// Whether it was spoken of because a rank gave up in it.
     gave_up: bool,
@@ -254,7 +258,8 @@ impl Hangs {
     fn keep_standstill(&mut self) {
         let at = self.looked_at();
         if let Some(stall) = self.collectives.stood(at) {
-            self.stood = Some(self.under(stall, at));
+            let looked = self.now.take_if(|under| under.is_early);
+            self.stood = Some(self.under(stall, at).looked_at_before(looked));
         }
     }
 
@@ -460,6 +465,7 @@ impl Hangs {
         // Of several hosts the furthest counts: a rank that gives up is judged by how long all
         // stood still.
         self.quiet_until = self.quiet_until.max(Some(at));
+        let mut looked = None;
         if let Some(under) = &mut self.now {
             under.at = at;
             if !under.is_early || !is_still {
@@ -467,7 +473,7 @@ impl Hangs {
                 return;
             }
             // Now it is quiet for longer than ever: all of it is looked at anew.
-            self.now = None;
+            looked = self.now.take();
         }
         if self
             .in_profiler
@@ -514,15 +520,29 @@ impl Hangs {
                 }
             });
         }
+        if self.now.is_none() && quiet_s >= LOOKED_AT_S {
+            self.now = looked.or_else(|| {
+                let is_early = true;
+                let stall = self.collectives.stood(at)?;
+                Some(Under {
+                    is_early,
+                    ..self.under(stall, at)
+                })
+            });
+            if let Some(under) = &mut self.now {
+                under.look_again(self.pause_max_s);
+            }
+        }
     }
 
     /// The job was asked to end: how it stands then is known for good.
     pub(crate) fn end_asked(&mut self, at: RankNs, standing: impl FnOnce() -> Vec<Standstill>) {
         self.quiet(at, false, standing);
-        if self.now.is_none() {
+        if self.now.as_ref().is_none_or(|under| under.is_early) {
+            let looked = self.now.take();
             let stood = self.collectives.stood(at);
             let stall = stood.or_else(|| self.collectives.repeated(at));
-            self.now = stall.map(|stall| self.under(stall, at));
+            self.now = stall.map(|stall| self.under(stall, at).looked_at_before(looked));
         }
         if let Some(under) = self.now.as_mut().filter(|it| !it.is_early) {
             under.speak(&mut self.spoken);
@@ -655,7 +675,8 @@ impl Hangs {
     /// Ranks whose stacks would help to say what is wrong; once it was said those of the others, of
     /// `all`, to see who is where.
     pub(crate) fn wanted_stacks(&self, all: impl ExactSizeIterator<Item = u32>) -> Vec<u32> {
-        let Some(under) = self.now.as_ref().filter(|under| under.asks != Asks::Nobody) else {
+        let is_asked = |under: &&Under| under.asks != Asks::Nobody && !self.is_ending;
+        let Some(under) = self.now.as_ref().filter(is_asked) else {
             return Vec::new();
         };
         if under.asks == Asks::Others {
@@ -705,11 +726,15 @@ impl Hangs {
     pub(crate) fn tell(&mut self, context: JobContext<'_>) -> Option<Finding> {
         let under = self.now.as_mut()?;
         let asked = std::mem::replace(&mut under.asks, Asks::Nobody);
-        if asked != Asks::Named || under.is_early && !under.is_final() {
+        if asked != Asks::Named {
+            return None;
+        }
+        under.looked_s = under.quiet_s();
+        if under.is_early && !under.is_final() {
             return None;
         }
         under.speak(&mut self.spoken);
-        (under.is_early, under.looked_s) = (false, under.quiet_s());
+        under.is_early = false;
         let finding = under.finding(context, self.pause_max_s)?;
         let reported = (under.explained().kind, finding.severity);
         let before = under.reported.replace(reported);

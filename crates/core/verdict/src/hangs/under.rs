@@ -12,6 +12,19 @@ impl Under {
         });
     }
 
+    /// The same, with where its ranks were when somebody looked before, if it was the same.
+    pub(super) fn looked_at_before(self, looked: Option<Self>) -> Self {
+        let same = looked
+            .filter(|it| it.stall.kind == self.stall.kind && it.stall.since == self.stall.since);
+        match same {
+            Some(looked) => Self {
+                seen: looked.seen,
+                ..self
+            },
+            None => self,
+        }
+    }
+
     /// Whether it cannot pass by itself: somebody has ended, was stopped, or entered another
     /// collective than the others. What else takes long may have taken long before.
     pub(super) fn is_final(&self) -> bool {
@@ -110,9 +123,6 @@ impl Under {
     /// has become twice as long and once it is longer than pauses are: the rank may be somewhere
     /// else by then.
     pub(super) fn doubt(&mut self, pause_max_s: f64) {
-        let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
-        let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
-        let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
         // What was reported as a hang stays one until something moves.
         let is_doubtful = self.reported.is_some_and(|(kind, severity)| {
             let is_open = matches!(
@@ -121,7 +131,17 @@ impl Under {
             );
             is_open || severity == Severity::Info
         });
-        if is_doubtful && self.asks != Asks::Named && is_due {
+        if is_doubtful {
+            self.look_again(pause_max_s);
+        }
+    }
+
+    /// Looks again if it has become twice as long, or longer than pauses are.
+    pub(super) fn look_again(&mut self, pause_max_s: f64) {
+        let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
+        let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
+        let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
+        if self.asks != Asks::Named && is_due {
             self.asks = Asks::Named;
             self.seen.network.clear();
         }

@@ -2,7 +2,7 @@
 
 use model::{Device, DeviceUsage, Gauge, Method};
 
-use super::hangs::{quiet, sum, take_mark};
+use super::hangs::{assert_unsaid, left, quiet, sum, take_mark};
 use super::*;
 
 /// A job of four whose hosts have issued the same all-reduce. The devices of ranks 0, 1 and 3 were
@@ -48,7 +48,7 @@ fn issued_alike(looks_until_s: u64) -> Job {
 #[test]
 fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_others() {
     let mut job = issued_alike(20);
-    assert!(quiet(&mut job, 79).is_empty());
+    assert_unsaid(&mut job, 79);
     assert_eq!(quiet(&mut job, 81).len(), 4);
     job.take(Input::StacksComplete);
     let said = "hang since step 40: the device of rank 2 has not begun ALLREDUCE #47 of group \
@@ -78,6 +78,69 @@ fn the_device_that_is_behind_is_named_if_its_host_looked_for_it_later_than_the_o
 /// The last collective that all have issued is behind them: nobody waits for the rank there.
 #[test]
 fn a_rank_that_is_elsewhere_while_others_receive_has_missed_no_collective() {
+    let mut job = receives(81, None);
+    assert_eq!(
+        lines(&mut job)[0],
+        format!("hang since step 40: {ELSEWHERE}")
+    );
+    assert_eq!(
+        critical_hang(&job, &[1]).victims,
+        [0, 2].into_iter().collect()
+    );
+}
+
+#[test]
+fn where_ranks_were_in_a_standstill_is_reported_if_the_job_ends_in_it() {
+    // It may pass.
+    let mut job = receives(20, None);
+    assert!(lines(&mut job).is_empty());
+    take_mark(&mut job, 1, 21, Event::DataBegin);
+    assert!(job.verdict().incidents.is_empty());
+    // Somebody ends it, or ranks give up: nobody can be asked any more.
+    for is_asked in [true, false] {
+        let mut job = receives(20, None);
+        if is_asked {
+            let at = RankNs(30_000_000_000);
+            job.take(Input::EndAsked { at });
+        } else {
+            job.take(Input::Failed { rank: 0, code: 1 });
+        }
+        (0..3).for_each(|rank| job.take(left(rank, true)));
+        let [end] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+        assert!(end.text.contains(ELSEWHERE), "{}", end.text);
+        assert_eq!(end.subject.ranks, [1]);
+    }
+}
+
+#[test]
+fn ranks_of_a_job_that_was_asked_to_end_are_not_looked_at() {
+    for is_asked in [false, true] {
+        let mut job = issued_alike(12);
+        assert_eq!(quiet(&mut job, 81).len(), 4);
+        job.take(Input::StacksComplete);
+        if is_asked {
+            let at = RankNs(90_000_000_000);
+            job.take(Input::EndAsked { at });
+        }
+        assert_eq!(quiet(&mut job, 200).is_empty(), is_asked);
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_reported_as_soon_as_it_is_looked_at() {
+    let mut job = receives(20, Some(1));
+    let said = &lines(&mut job)[0];
+    assert!(
+        said.contains("rank 1 is stopped in step (train.py:7)"),
+        "{said}"
+    );
+    // It is not looked at sooner than that.
+    assert!(quiet(&mut receives(15, None), 16).is_empty());
+    assert_eq!(quiet(&mut receives(15, None), 19).len(), 3);
+}
+
+/// Three ranks that have all issued their last collective; where each is, after so many seconds.
+fn receives(looked_at_s: u64, stopped: Option<u32>) -> Job {
     let mut job = Job::new("job", Source::Run, Settings::default());
     job.take(Input::Group {
         group: 1,
@@ -88,7 +151,7 @@ fn a_rank_that_is_elsewhere_while_others_receive_has_missed_no_collective() {
         take_mark(&mut job, rank, 11, sum(47));
         take_mark(&mut job, rank, 12, Event::BackwardEnd);
     }
-    for rank in quiet(&mut job, 81) {
+    for rank in quiet(&mut job, looked_at_s) {
         let (function, file) = if rank == 1 {
             ("wait", "/usr/lib/python3.11/threading.py")
         } else {
@@ -100,18 +163,20 @@ fn a_rank_that_is_elsewhere_while_others_receive_has_missed_no_collective() {
             line: 7,
         };
         let frames = vec![frame(function, file), frame("step", "/home/me/train.py")];
-        let stack = Stack::new(ProcessState::Sleeping, Some(false), frames);
+        let state = if stopped == Some(rank) {
+            ProcessState::Stopped
+        } else {
+            ProcessState::Sleeping
+        };
+        let stack = Stack::new(state, Some(false), frames);
         job.take(Input::Stack { rank, stack });
     }
     job.take(Input::StacksComplete);
-    let said = "hang since step 40: rank 1 is not in a call for other ranks, in which all others wait; \
-                rank 1 is in step (train.py:7)";
-    assert_eq!(lines(&mut job)[0], said);
-    assert_eq!(
-        critical_hang(&job, &[1]).victims,
-        [0, 2].into_iter().collect()
-    );
+    job
 }
+
+const ELSEWHERE: &str = "rank 1 is not in a call for other ranks, in which all others wait; rank 1 is in step \
+                         (train.py:7)";
 
 /// What GPUs do meanwhile says which may have stopped, and names nobody.
 #[test]
