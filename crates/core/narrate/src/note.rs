@@ -5,8 +5,9 @@ use model::{CallLogNote, DevicesSeen, ReadBackSummary, Side, UnlikeDevice, Verdi
 use crate::words::{duration, its, of, percent, who};
 use crate::{network, pipeline, source_note};
 
-const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: a slow device cannot be identified \
-    without device marks (`laggard doctor` says whether they are on)";
+const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: without device marks, a slow device \
+    cannot be identified, and what fixing a late host saves is an estimate (`laggard doctor` says \
+    whether they are on)";
 const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are measured on the \
     hosts: a slow device shows only in the functions";
 const DEVICES_UNCOMPARED: &str = "no collective was found on several ranks: which device the others wait \

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result};
 use model::{Incident, Side, Subject, Verdict};
@@ -72,16 +71,14 @@ impl Ran {
         run_s / self.verdict.job.analysed_steps.max(1) as f64
     }
 
-    /// The same of a fault that strikes some steps, as seconds of each step that the job timed: it may strike
-    /// a larger part of those that were analysed.
+    /// The same of a fault that strikes some steps: it may strike a larger part of those that were analysed
+    /// than of those that the truth is of.
     fn of_a_step_with(&self, strikes: &Strikes, run_s: f64) -> f64 {
         let windows = self.windows().into_iter();
         let analysed = windows.flat_map(|(first, steps)| first..first + steps);
         // The job counts its steps from 1 on, and a pause behind the optimizer is lateness of the step after.
         let struck = analysed.filter(|step| strikes.is_one(*step)).count();
-        let timed = strikes.timed.clone();
-        let share = timed.clone().filter(|step| strikes.is_one(*step)).count() as f64;
-        run_s / struck.max(1) as f64 * share / timed.count() as f64
+        run_s / (struck.max(1) as u64 * strikes.every) as f64
     }
 
     /// The same of each that a fault from step [`SINCE`] on could strike.
@@ -138,11 +135,10 @@ fn spoken(subject: &Subject) -> String {
     )
 }
 
-/// Steps that a fault strikes, of those that a job times.
+/// Steps that a fault strikes.
 struct Strikes {
     every: u64,
     at: u64,
-    timed: RangeInclusive<u64>,
 }
 
 impl Strikes {
@@ -151,12 +147,8 @@ impl Strikes {
     }
 }
 
-/// As `late_waits.py` has them, with as many steps as below.
-const PAUSES: Strikes = Strikes {
-    every: 25,
-    at: 12,
-    timed: 6..=140,
-};
+/// As `late_waits.py` has them.
+const PAUSES: Strikes = Strikes { every: 25, at: 12 };
 
 /// What is hidden in a job: on which rank, and the stages or blocks that are right.
 struct Hidden<'a> {
