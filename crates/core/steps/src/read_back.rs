@@ -37,47 +37,50 @@ pub(crate) fn is_late_behind(
     steps: &DeliveredSteps<'_>,
     hosts: &[Option<&str>],
 ) -> bool {
+    // Ranks that issue no collectives wait for nobody.
+    if !matches!(cuts, [Cut::After(_), .., Cut::Data]) {
+        return false;
+    }
+    let takes_s = typical_s(steps, 0, |piece| {
+        Some(piece.segments.last()?.end.seconds_since(piece.start))
+    });
+    let waits_s = |rank| {
+        typical_s(steps, rank, |piece| {
+            let [.., before, last] = &piece.segments[..] else {
+                return None;
+            };
+            Some(last.end.seconds_since(before.end))
+        })
+    };
+    let is_seen = (chosen.cut, chosen.meeting) == (Cut::Data, Meeting::Seen);
+    let all_wait = || (0..hosts.len()).all(|rank| waits_s(rank) >= WAITS_SHARE * takes_s);
+    if !is_seen && !all_wait() {
+        return false;
+    }
     let Some(late) = lateness(Cut::Data, steps, hosts) else {
         return false;
     };
-    let of_steps = |of: &dyn Fn(&RankStep) -> Option<f64>, rank: usize| {
-        let whole = |step: &DeliveredStep<'_>| {
-            step.pieces[rank]
-                .filter(|piece| piece.complete)
-                .and_then(of)
-        };
-        median(&mut steps.steps.iter().filter_map(whole).collect::<Vec<_>>()).unwrap_or(0.0)
-    };
-    let takes_s = of_steps(
-        &|piece| Some(piece.segments.last()?.end.seconds_since(piece.start)),
-        late.rank,
-    );
-    let waits_s = |rank| {
-        of_steps(
-            &|piece| {
-                let [.., before, last] = &piece.segments[..] else {
-                    return None;
-                };
-                Some(last.end.seconds_since(before.end))
-            },
-            rank,
-        )
-    };
     let is_steady =
         late.late_s >= LATE_SHARE * takes_s && late.varies_s <= STEADY_SHARE * late.late_s;
-    // What it is late by it must have spent there.
-    if !is_steady || late.late_s > waits_s(late.rank) {
-        return false;
-    }
-    let is_seen = (chosen.cut, chosen.meeting) == (Cut::Data, Meeting::Seen);
-    let all_wait = || (0..hosts.len()).all(|rank| waits_s(rank) >= WAITS_SHARE * takes_s);
     let is_there = |cut: &Cut| {
         let there = lateness(*cut, steps, hosts);
         there.is_some_and(|it| it.late_s >= THERE_SHARE * late.late_s)
     };
-    // Ranks that issue no collectives wait for nobody.
-    let meets = matches!(cuts, [Cut::After(_), .., Cut::Data]);
-    meets && (is_seen || all_wait()) && cuts.iter().all(is_there)
+    // What it is late by it must have spent there.
+    is_steady && late.late_s <= waits_s(late.rank) && cuts.iter().all(is_there)
+}
+
+/// The median of something over the steps that a rank delivered whole.
+fn typical_s(
+    steps: &DeliveredSteps<'_>,
+    rank: usize,
+    of: impl Fn(&RankStep) -> Option<f64>,
+) -> f64 {
+    let whole = |step: &DeliveredStep<'_>| {
+        let piece = step.pieces[rank].filter(|piece| piece.complete);
+        piece.and_then(&of)
+    };
+    median(&mut steps.steps.iter().filter_map(whole).collect::<Vec<_>>()).unwrap_or(0.0)
 }
 
 /// The rank of a host that is the last at a cut in most steps, and how much later it is than half of the ranks
@@ -150,7 +153,7 @@ pub(crate) fn from_read_backs(
             let (last, others) = piece.segments.split_last()?;
             let came = others.last().map_or(piece.start, |other| other.end);
             let waits = Segment {
-                end: leaves.clamp(came, last.end),
+                end: leaves.min(last.end).max(came),
                 ..*last
             };
             let behind = Segment {

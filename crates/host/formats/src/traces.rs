@@ -110,7 +110,11 @@ impl RankTrace {
     /// The folder whose traces are of one job: the file's, or the one that has a folder for each rank.
     pub fn folder(&self) -> PathBuf {
         let own = job_folder(&self.path);
-        let is_of_rank = rank_folder(&self.path).is_some_and(|it| self.said_rank() == Some(it));
+        // A number alone may as well be that of a run.
+        let numbered = numbered_folder(&self.path).filter(|_| self.trace.world_size != Some(1));
+        let is_numbered = numbered.is_some_and(|it| self.trace.rank == Some(it));
+        let is_of_rank =
+            is_numbered || rank_folder(&self.path).is_some_and(|it| self.said_rank() == Some(it));
         match own.parent() {
             Some(all) if is_of_rank => named(all),
             _ => own,
@@ -136,6 +140,11 @@ fn rank_folder(path: &Path) -> Option<u32> {
     let (rank, place) = worded(name, &["rank"])?;
     let is_all = place.end == name.len() && name.to_ascii_lowercase().starts_with("rank");
     is_all.then_some(rank)
+}
+
+/// The number of the folder that a file is in: `3/trace.json`.
+fn numbered_folder(path: &Path) -> Option<u32> {
+    path.parent()?.file_name()?.to_str()?.parse().ok()
 }
 
 /// Summarises the trace of a profile window; steps and costs are left to who ordered it.

@@ -278,6 +278,27 @@ fn an_annotated_trace_of_a_real_job_keeps_the_rules() {
 
 /// With two ranks neither differs from most, but what only one of them does is unexpected.
 #[test]
+fn folders_that_are_numbered_as_the_ranks_of_their_traces_are_one_job() {
+    let jobs = |rank_of: fn(u32) -> u32| {
+        let folder = tempfile::tempdir().expect("a folder");
+        for number in 0..4 {
+            let own = folder.path().join(number.to_string());
+            fs::create_dir(&own).expect("a folder");
+            let recorded = trace(rank_of(number), 300, 4);
+            fs::write(own.join("trace.json"), recorded).expect("a file");
+        }
+        let printed = text(&analyze(folder.path(), &[]).stdout);
+        printed
+            .lines()
+            .filter(|line| line.starts_with("laggard "))
+            .count()
+    };
+    assert_eq!(jobs(|number| number), 1);
+    // Runs have numbers as well.
+    assert_eq!(jobs(|number| 3 - number), 4);
+}
+
+#[test]
 fn what_only_one_of_two_ranks_does_is_its_own_problem() {
     let folder = tempfile::tempdir().expect("a folder");
     let slow = trace(1, 41_000, 2).replace("recv_into of _socket.socket object", "sleep");
