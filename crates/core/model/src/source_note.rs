@@ -509,6 +509,8 @@ pub enum PrintedNote {
     Mismatched(Vec<u32>),
     /// These ranks, as some group counts them, did not come to its `monitored_barrier`.
     MissedBarrier(Vec<u32>),
+    /// PyTorch's report of a desync names these ranks, as their group counts them.
+    NeverJoined(Vec<u32>),
     /// Ranks by the collective that they were last about to call, the least number first; which
     /// groups these are of is unknown.
     LastCalls(Vec<(Vec<u32>, String)>),

@@ -491,6 +491,11 @@ fn printed(note: &PrintedNote) -> String {
             "monitored_barrier timed out waiting for {}, numbered within the group of the barrier",
             who(ranks)
         ),
+        PrintedNote::NeverJoined(ranks) => format!(
+            "PyTorch's desync report says that {} did not join the collective in which the others wait, numbered \
+             within its group",
+            who(ranks)
+        ),
         PrintedNote::LastCalls(calls) => last_calls(calls),
         PrintedNote::Unnumbered(ranks) => format!(
             "collectives of {} timed out, and PyTorch before 1.13 does not number them: {BEHIND}",

@@ -239,8 +239,11 @@ fn load_from(
         }
         other => {
             let found = other.map_or("it is empty".to_owned(), |byte| {
-                error_in(reader.fill_buf().unwrap_or_default()).unwrap_or_else(|| {
-                    format!("it begins with {:?} (byte {byte})", char::from(byte))
+                let begin = reader.fill_buf().unwrap_or_default();
+                error_in(begin).unwrap_or_else(|| match is_text(begin) {
+                    true => "it is text, and no line of it is a launcher's, a watchdog's or NCCL's"
+                        .to_owned(),
+                    false => format!("it begins with {:?} (byte {byte})", char::from(byte)),
                 })
             });
             Err(FormatError::Unknown {
@@ -258,6 +261,16 @@ fn error_in(start: &[u8]) -> Option<String> {
     first
         .starts_with("Error: ")
         .then(|| format!("a tool wrote {first:?} to it"))
+}
+
+/// Whether a file begins with text.
+fn is_text(start: &[u8]) -> bool {
+    let start = &start[..start.len().min(1 << 10)];
+    // A character may be cut off.
+    let is_whole = |whole: usize| start.len() - whole < 4;
+    let is_read =
+        std::str::from_utf8(start).map_or_else(|error| is_whole(error.valid_up_to()), |_| true);
+    is_read && !start.iter().any(|byte| matches!(byte, 0..=8 | 14..=26))
 }
 
 /// What is wrong with a well-formed document that was not meant for us, or not for this

@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 
 use model::{InFlight, Input, PrintedNote, SourceNote};
 
+mod cause;
 mod ended;
 mod group;
 mod nccl;
@@ -24,15 +25,16 @@ mod said;
 mod start;
 mod traceback;
 
+use cause::Whose;
 use ended::Summary;
 use group::{LoggedGroup, LoggedRank};
 use nccl::Warnings;
 use record::Records;
 use said::{
-    Fingerprint, GroupRank, Progress, Said, Whose, Work, actor, gave_up, printed_by, quotes, said,
+    Fingerprint, GroupRank, Progress, Said, Work, actor, gave_up, printed_by, quotes, said,
 };
 use start::{AwaitedId, CameToStart};
-use traceback::{OwnLine, Tracebacks, of_worker};
+use traceback::{Frames, Tracebacks, of_worker};
 
 /// Bytes of a line that are looked at: the watchdog's have some hundreds.
 const MAX_LINE_BYTES: usize = 1 << 16;
@@ -59,7 +61,7 @@ pub(crate) struct WatchdogLog {
     size: u32,
     tracebacks: Tracebacks,
     /// In the traceback that a rank prints.
-    own_lines: BTreeMap<u32, OwnLine>,
+    frames: BTreeMap<u32, Frames>,
     /// What timed out on a rank, as long as no line has named its group.
     timeouts: BTreeMap<u32, BTreeSet<Work>>,
     /// Whether something timed out on a rank that no line names.
@@ -90,6 +92,8 @@ pub(crate) struct WatchdogLog {
     calls: BTreeMap<u32, Work>,
     /// Ranks, as their group counts them, that did not come to a `monitored_barrier`.
     missed_barrier: BTreeSet<u32>,
+    /// The same, by PyTorch's report of a desync.
+    never_joined: BTreeSet<u32>,
     awaited_ids: BTreeSet<AwaitedId>,
     /// Ranks that came to make the group of all ranks, and how often each printed the same.
     came_to_start: BTreeMap<u32, (CameToStart, u32)>,
@@ -177,6 +181,7 @@ impl WatchdogLog {
             && self.differing.is_empty()
             && self.calls.is_empty()
             && self.missed_barrier.is_empty()
+            && self.never_joined.is_empty()
             && self.awaited_ids.is_empty()
             && self.came_to_start.is_empty()
             && self.shared_gpus.is_empty()
@@ -190,13 +195,15 @@ impl WatchdogLog {
     /// Takes what its owner ended with.
     fn end(&mut self) {
         let tracebacks = std::mem::take(&mut self.tracebacks);
-        let owner = self.owner.or_else(|| self.unprefixed());
-        if let (Some(owner), Some((error, follows))) = (owner, tracebacks.ended_by()) {
-            self.take_said(if follows {
-                Said::Follows(owner)
-            } else {
-                Said::of_error(owner, &error)
-            });
+        let Some((error, follows)) = tracebacks.ended_by() else {
+            return;
+        };
+        match self.owner.or_else(|| self.unprefixed()) {
+            Some(owner) if follows => self.take_said(Said::Follows(owner)),
+            Some(owner) => self.take_said(Said::of_error(owner, &error)),
+            // A traceback alone makes no log of a job.
+            None if !follows && !self.is_empty() => self.take_said(Said::RaisedSomewhere(error)),
+            None => {}
         }
     }
 
@@ -237,7 +244,7 @@ impl WatchdogLog {
         match printed_by(record) {
             Some(rank) => {
                 self.printers.insert(rank);
-                self.own_lines.entry(rank).or_default().take(record);
+                self.frames.entry(rank).or_default().take(record);
             }
             // Behind its summary stands the launcher's own.
             None if self.owner.is_some() || self.summary.is_empty() => {
@@ -295,7 +302,7 @@ impl WatchdogLog {
             }
             Said::WaitedInGloo(rank) => {
                 self.following.insert(rank);
-                let line = self.own_lines.remove(&rank).and_then(OwnLine::line);
+                let line = self.frames.remove(&rank).and_then(Frames::line);
                 self.in_gloo.insert(rank, line);
             }
             Said::Differ(both) => {
@@ -306,9 +313,21 @@ impl WatchdogLog {
             }
             Said::Calls(called) => _ = self.calls.insert(called.rank, called.work),
             Said::MissedBarrier(ranks) => self.missed_barrier.extend(ranks),
+            Said::NeverJoined(ranks) => self.never_joined.extend(ranks),
             Said::Follows(rank) => _ = self.following.insert(rank),
+            Said::MayFollow { rank, error } => {
+                let frames = self.frames.get(&rank).cloned().unwrap_or_default();
+                self.take_said(if frames.follows(&error) {
+                    Said::Follows(rank)
+                } else {
+                    Said::of_error(rank, &error)
+                });
+            }
             Said::Raised { rank, error, whose } => {
-                let mut own_line = self.own_lines.remove(&rank).unwrap_or_default();
+                let mut frames = self.frames.remove(&rank).unwrap_or_default();
+                if frames.is_ignored() {
+                    return;
+                }
                 let rank = self.quoted.remove(&rank).unwrap_or(rank);
                 self.ranks.insert(rank);
                 // Raised while that was handled.
@@ -319,9 +338,9 @@ impl WatchdogLog {
                 let of_worker =
                     known.and_then(|(known, _)| Some((of_worker(known, &error)?, known)));
                 if let Some((error, known)) = of_worker {
-                    *known = own_line.of(error);
+                    *known = frames.of(error);
                 } else if self.errors.len() < MAX_NOTED {
-                    let error = || (own_line.of(error), whose);
+                    let error = || (frames.of(error), whose);
                     self.errors.entry(rank).or_insert_with(error);
                 }
             }
@@ -449,6 +468,7 @@ impl WatchdogLog {
             all.differing.extend(log.differing.clone());
             all.calls.extend(log.calls.clone());
             all.missed_barrier.extend(&log.missed_barrier);
+            all.never_joined.extend(&log.never_joined);
             all.in_gloo.extend(log.in_gloo.clone());
             all.following.extend(&log.following);
             all.awaited_ids.extend(&log.awaited_ids);
@@ -470,7 +490,31 @@ impl WatchdogLog {
             all.earlier_starts = all.earlier_starts.max(log.earlier_starts);
         }
         all.adopt();
+        all.place_never_joined();
         all
+    }
+
+    /// Puts ranks of which PyTorch says that they did not join a collective behind those that wait in it, if that
+    /// is of the group of all ranks, whose numbers are those of the job.
+    fn place_never_joined(&mut self) {
+        let mut groups = self.groups.iter_mut();
+        let (Some((key, group)), None) = (groups.next(), groups.next()) else {
+            return;
+        };
+        let Some(number) = group.waits_in().filter(|_| key == "0") else {
+            return;
+        };
+        for rank in &self.never_joined {
+            self.ranks.insert(*rank);
+            group.ranks.entry(*rank).or_insert(LoggedRank {
+                place: Some(*rank),
+                progress: Progress {
+                    enqueued: number - 1,
+                    completed: number - 1,
+                },
+                timed_out: None,
+            });
+        }
     }
 
     /// Puts ranks whose line with the group is missing beside those that timed out in the same.
@@ -598,12 +642,24 @@ pub(crate) fn report(
     // Nobody knows what a rank that ended had entered.
     // `said` takes no rank from `MAX_RANKS` on, so that a damaged line does not make this long.
     let silence_counts = !log.leaves_out && !log.is_of_several;
-    let ranks = log.ranks.last().map_or(0, |last| last + 1).max(log.size());
+    let last = log.ranks.last().max(log.gave_up.last());
+    let ranks = last.map_or(0, |last| last + 1).max(log.size());
     let unknown: Vec<u32> = (0..ranks)
         .filter(|_| silence_counts)
         .filter(|rank| !counted.contains(rank) && Some(*rank) != dead)
         .filter(|rank| !log.gave_up.contains(rank))
         .collect();
+    // All that are known wait alike, and one that no line names has ended.
+    let mut groups = log.groups.values();
+    let is_unnamed = log.error_somewhere.is_some()
+        && unknown.is_empty()
+        && groups.all(|group| {
+            group
+                .ranks
+                .values()
+                .all(|it| it.waits_in() == group.waits_in())
+        });
+    let has_death = dead.is_some() || is_unnamed;
     let is_waited =
         !log.timeouts.is_empty() || log.groups.values().any(|it| it.waits_in().is_some());
     let mut notes = log.notes();
@@ -620,7 +676,7 @@ pub(crate) fn report(
             continue;
         }
         if let Some(number) = logged.waits_in() {
-            if dead.is_some() {
+            if has_death {
                 let waiting = logged
                     .ranks
                     .iter()
@@ -708,10 +764,7 @@ pub(crate) fn report(
     if let Some((rank, signal)) = death {
         take(Input::Killed { rank, signal });
     }
-    Reported {
-        group,
-        has_death: death.is_some(),
-    }
+    Reported { group, has_death }
 }
 
 fn entered(rank: u32, group: u32, number: u64, work: Option<&Work>, completed: bool) -> Input {

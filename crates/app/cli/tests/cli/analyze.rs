@@ -683,7 +683,7 @@ fn a_folder_is_searched_and_what_is_no_recording_is_skipped() {
     assert_snapshot!(text(&output.stderr).replace(path, "FOLDER"), @r#"
     laggard: skipped: FOLDER/config.json is not a recording laggard knows: it is a JSON object without a schema
     laggard: skipped: FOLDER/losses.json is not a recording laggard knows: it is neither a JSON list of lists nor output of a watchdog, a launcher or PyTorch's checks of collectives
-    laggard: skipped: FOLDER/notes.txt is not a recording laggard knows: it begins with 's' (byte 115)
+    laggard: skipped: FOLDER/notes.txt is not a recording laggard knows: it is text, and no line of it is a launcher's, a watchdog's or NCCL's
     laggard: skipped: FOLDER/other.json is not a recording laggard knows: its schema is "somebody/1"
     "#);
 }

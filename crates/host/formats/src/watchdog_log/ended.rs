@@ -113,8 +113,9 @@ impl Summary {
             let why = when
                 .split_once(" DUE TO ")
                 .and_then(|(_, why)| why.split(" ***").next());
-            self.cancelled
-                .get_or_insert(why.unwrap_or_default().to_owned());
+            // Of a step and of its job one may say why.
+            let known = self.cancelled.take().filter(|known| !known.is_empty());
+            self.cancelled = known.or(Some(why.unwrap_or_default().to_owned()));
             return false;
         }
         if let Some((_, crashed)) = record.split_once("composer.cli.launcher:Rank ") {
@@ -130,6 +131,10 @@ impl Summary {
         if let Some((_, received)) = record.split_once("SignalException: Process ") {
             let signal = received.split_once(" got signal: ");
             self.to_launcher = self.to_launcher.or(signal.and_then(|(_, it)| number(it)));
+            return false;
+        }
+        if let Some((before, _)) = record.split_once(" death signal") {
+            self.to_launcher = self.to_launcher.or_else(|| received(before));
             return false;
         }
         if let Some(spawned) = spawned(record) {
@@ -254,16 +259,28 @@ impl SlurmTasks {
     }
 }
 
+/// Names of signals that end processes.
+const SIGNALS: [(&str, i32); 7] = [
+    ("SIGHUP", 1),
+    ("SIGINT", 2),
+    ("SIGABRT", 6),
+    ("SIGBUS", 7),
+    ("SIGKILL", 9),
+    ("SIGSEGV", 11),
+    ("SIGTERM", 15),
+];
+
+/// The signal in `Received 15 death signal`, or `Received Signals.SIGTERM death signal`.
+fn received(before: &str) -> Option<i32> {
+    let (_, signal) = before.rsplit_once("Received ")?;
+    let named = |(name, _): &&(&str, i32)| signal.strip_prefix("Signals.") == Some(name);
+    let known = SIGNALS.iter().find(named).map(|(_, signal)| *signal);
+    known.or_else(|| signal.parse().ok())
+}
+
 /// `process 3 terminated with signal SIGKILL`, `process 3 terminated with exit code 1`, and
 /// `-- Process 3 terminated with the following error:`, of `torch.multiprocessing.spawn`.
 fn spawned(record: &str) -> Option<(u32, i32)> {
-    const SIGNALS: [(&str, i32); 5] = [
-        ("SIGABRT", 6),
-        ("SIGBUS", 7),
-        ("SIGKILL", 9),
-        ("SIGSEGV", 11),
-        ("SIGTERM", 15),
-    ];
     let (before, how) = record.split_once(" terminated with ")?;
     let process = before
         .strip_prefix("-- Process ")

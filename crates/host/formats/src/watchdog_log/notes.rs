@@ -47,7 +47,15 @@ impl WatchdogLog {
                 .map(PrintedNote::RaisedSomewhere),
         );
         notes.extend(self.summary.somewhere.map(PrintedNote::EndedSomewhere));
-        notes.extend(self.summary.cancelled.clone().map(PrintedNote::Cancelled));
+        // Where a task has failed, `srun` itself ends the step, and gives no reason.
+        let has_failed = self
+            .summary
+            .tasks
+            .iter()
+            .any(|it| !it.how.starts_with("Killed"));
+        let cancelled = self.summary.cancelled.clone();
+        let cancelled = cancelled.filter(|why| !(why.is_empty() && has_failed));
+        notes.extend(cancelled.map(PrintedNote::Cancelled));
         notes.extend(self.summary.to_launcher.map(PrintedNote::ToLauncher));
         // Where Slurm ends a job it kills its tasks.
         let is_cancelled = self.summary.cancelled.is_some();
@@ -92,6 +100,10 @@ impl WatchdogLog {
         if !self.missed_barrier.is_empty() {
             let missed = self.missed_barrier.iter().copied();
             notes.push(PrintedNote::MissedBarrier(missed.collect()));
+        }
+        if !self.never_joined.is_empty() {
+            let ranks = self.never_joined.iter().copied();
+            notes.push(PrintedNote::NeverJoined(ranks.collect()));
         }
         if !self.calls.is_empty() {
             notes.push(PrintedNote::LastCalls(self.last_calls()));

@@ -1,5 +1,6 @@
 //! What a record of a log says.
 
+use super::cause::{Cause, Whose};
 use super::nccl::{self, Warning};
 use super::record::squeezed;
 use super::start::{self, AwaitedId, CameToStart};
@@ -8,52 +9,6 @@ use super::start::{self, AwaitedId, CameToStart};
 pub(super) const MAX_RANKS: u32 = 100_000;
 /// Characters of an error that are quoted.
 const MAX_ERROR_CHARS: usize = 200;
-/// Errors that follow from the end of another rank, or from a collective that was given up.
-const CONSEQUENCES: [&str; 28] = [
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-    "NCCL",
-    "ncclRemote",
-    "ncclInternal",
-    "ncclUnhandledCuda",
-    "HCCL",
-    "Hccl",
-    "gloo",
-    // Without their first letters, which some messages write as capitals.
-    "onnection",
-    "roken pipe",
-    "ocket",
-    "imed out",
-    "imeout",
-    "monitoredBarrier",
-    // All ranks raise these, whichever of them it is about.
-    "DDP expects same model",
-    "CheckpointException",
-    "DistributedOperationException",
-    // A process that another one was started by, or asked.
-    "ActorDied",
-    "RayActorError",
-    "EngineDead",
-    "WorkerProc initialization failed",
-    "Engine core initialization failed",
-    "ProcessExited",
-    "ProcessRaised",
-    "cancelled",
-    // At its end.
-    "driver shutting down",
-];
-/// Parts of errors that may as well be of a link, or of the device at its other end.
-const OF_LINKS: [&str; 3] = ["NVLink", "nvlink", "deep_ep"];
-/// Failed calls of CUDA that are of the device of the rank that reports them.
-const OF_DEVICES: [&str; 5] = [
-    "out of memory",
-    "illegal memory access",
-    "misaligned address",
-    "launch failure",
-    "ECC error",
-];
-
 /// What a process printed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
@@ -73,6 +28,8 @@ pub(super) enum Said {
     Stuck(u32),
     /// An error that follows from another rank's, or may, of this rank.
     Follows(u32),
+    /// An error of this rank that follows from another rank's if its traceback allows that.
+    MayFollow { rank: u32, error: String },
     /// A rank that no line names raised an error of its own.
     RaisedSomewhere(String),
     /// A rank raised an error that follows from no other rank's, as far as is known.
@@ -97,6 +54,8 @@ pub(super) enum Said {
     },
     /// These ranks of some group did not come to its `monitored_barrier`.
     MissedBarrier(Vec<u32>),
+    /// PyTorch's report of a desync names ranks of some group that did not join a collective.
+    NeverJoined(Vec<u32>),
     /// A rank waited in vain for what another one must give to make a communicator. Which rank of the job
     /// it is may not be said.
     AwaitedId {
@@ -121,17 +80,6 @@ pub(super) enum Said {
     Communicates { ranks: u32 },
     /// The launcher starts all ranks anew.
     Restarts,
-}
-
-/// Whose an error is that a rank raised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// Its device's: it comes of no other rank.
-    Device,
-    /// Its process's, unless that waits for others.
-    Process,
-    /// Its own, or that of what is at the other end of a link.
-    Unknown,
 }
 
 /// An operation, as the watchdog writes it.
@@ -222,6 +170,9 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
     if record.contains("monitoredBarrier") {
         return missed_barrier(&squeezed(record)).map(Said::MissedBarrier);
     }
+    if let Some(ranks) = never_joined(record) {
+        return Some(Said::NeverJoined(ranks));
+    }
     // Folds may part words.
     if record.contains("ProcessGroupNCCL") || record.contains("[PG ") || record.contains("atchdog")
     {
@@ -248,12 +199,13 @@ pub(super) fn said(record: &str, owner: Option<u32>) -> Option<Said> {
         return Some(said);
     }
     // Without the name of a rank only the last line of a traceback is one.
-    let (rank, (_, error)) = (named?, record.split_once("]: ")?);
-    let error = raised(error)?;
-    if follows(&error) {
-        return Some(Said::Follows(rank));
-    }
-    Some(Said::of_error(rank, &error))
+    let (rank, (_, error)) = (named?, behind_label(record)?);
+    let error = raised(error.trim_start())?;
+    Some(match Cause::of(&error) {
+        Cause::Peer => Said::Follows(rank),
+        Cause::Connection => Said::MayFollow { rank, error },
+        Cause::Own => Said::of_error(rank, &error),
+    })
 }
 
 impl Said {
@@ -261,31 +213,6 @@ impl Said {
     pub(super) fn of_error(rank: u32, error: &str) -> Self {
         let (error, whose) = (quoted(error), Whose::of(error));
         Self::Raised { rank, error, whose }
-    }
-}
-
-/// Whether an error follows from another rank's, or may.
-pub(super) fn follows(error: &str) -> bool {
-    CONSEQUENCES.iter().any(|it| error.contains(it))
-}
-
-impl Whose {
-    fn of(error: &str) -> Self {
-        let has = |parts: &[&str]| parts.iter().any(|it| error.contains(it));
-        if has(&OF_LINKS) {
-            Self::Unknown
-        } else if has(&["CUDA error", "HIP error"]) {
-            Self::Device
-        } else if has(&["Cuda failure", "HIP failure"]) {
-            // Others are of how devices are set up.
-            if has(&OF_DEVICES) {
-                Self::Device
-            } else {
-                Self::Unknown
-            }
-        } else {
-            Self::Process
-        }
     }
 }
 
@@ -314,7 +241,7 @@ fn of_watchdog(record: &str, said: &str, printed_by: Option<u32>) -> Option<Said
     }
     if let Some((_, why)) = record.split_once("terminated with exception: ") {
         // A timeout that was cut off is none of its own either.
-        if follows(why) || why.starts_with("[Rank") {
+        if Cause::of(why) != Cause::Own || why.starts_with("[Rank") {
             return None;
         }
         let error = quoted(why);
@@ -454,6 +381,22 @@ fn missed_barrier(said: &str) -> Option<Vec<u32>> {
         .collect()
 }
 
+/// `[5, 7] finished collective #282, but didn't join collective #283`, or `ranks [2, 3] are the lagging ranks
+/// that caused this timeout`.
+fn never_joined(record: &str) -> Option<Vec<u32>> {
+    let of_report = [
+        ("] finished collective #", "but didn't join collective #"),
+        ("] are the lagging ranks", "caused this timeout"),
+    ];
+    let before = of_report.iter().find_map(|(behind, said)| {
+        let (before, rest) = record.split_once(behind)?;
+        rest.contains(said).then_some(before)
+    })?;
+    let (_, ranks) = before.rsplit_once('[')?;
+    let rank = |it: &str| it.trim().parse().ok().filter(|rank| *rank < MAX_RANKS);
+    ranks.split(',').map(rank).collect()
+}
+
 /// What a rank has enqueued and completed, without white space; -1 is none.
 pub(super) fn counts(said: &str) -> Option<Progress> {
     // `Last enqueued NCCL work: 77` and `last enqueued work: 79` are both in use.
@@ -507,12 +450,28 @@ pub(super) fn actor(record: &str) -> Option<&str> {
     (is_name && !class.is_empty()).then_some(class)
 }
 
-/// The rank of the job in `[rank8]:`, which other brackets may stand before.
+/// The rank of the job in `[rank8]:`, which other brackets may stand before, in Determined's `[rank=8]` or in
+/// Open MPI's `[1,8]<stderr>:`.
 pub(super) fn printed_by(record: &str) -> Option<u32> {
-    record
-        .match_indices("[rank")
-        .find_map(|(at, word)| bracketed(&record[at + word.len()..]))
-        .filter(|rank| *rank < MAX_RANKS)
+    let of_rank =
+        |(at, word): (usize, &str)| bracketed(record[at + word.len()..].trim_start_matches('='));
+    let of_mpi = || {
+        let (label, _) = record.split_once("]<std")?;
+        let (job, rank) = label.strip_prefix('[')?.split_once(',')?;
+        let is_number = |it: &str| digits(it) == it.len();
+        is_number(job).then(|| rank.parse().ok()).flatten()
+    };
+    let labelled = record.match_indices("[rank").find_map(of_rank);
+    labelled.or_else(of_mpi).filter(|rank| *rank < MAX_RANKS)
+}
+
+/// The label of a rank, and what it printed.
+fn behind_label(record: &str) -> Option<(&str, &str)> {
+    let ends = ["]: ", "]:", "<stderr>:", "<stdout>:"];
+    let determined = record
+        .find("[rank=")
+        .and_then(|at| record[at..].split_once("] "));
+    determined.or_else(|| ends.iter().find_map(|end| record.split_once(end)))
 }
 
 /// The number that a text begins with, if a bracket closes behind it.
@@ -549,7 +508,9 @@ pub(super) fn raised(text: &str) -> Option<String> {
     let (kind, why) = text.split_at(text.find(": ").unwrap_or(text.len()));
     let kind = kind.rsplit('.').next().unwrap_or(kind);
     let is_kind = kind.chars().all(char::is_alphanumeric)
-        && (kind.ends_with("Error") || kind.ends_with("Exception"));
+        && ["Error", "Exception", "Timeout", "TimeoutExpired"]
+            .iter()
+            .any(|it| kind.ends_with(it));
     is_kind.then(|| format!("{kind}{why}"))
 }
 

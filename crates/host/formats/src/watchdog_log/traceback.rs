@@ -3,11 +3,18 @@
 
 use model::Frame;
 
-use super::said::{self, number, raised};
+use super::cause::{Cause, talks_to_peers};
+use super::said::{number, raised};
 
 /// Lines behind an error beyond which it was handled: a process that ends prints frames, warnings and
 /// what its threads ran into.
 const MAX_BEHIND: u32 = 20;
+
+/// What Python prints before the traceback of an exception that ends no process.
+const NOT_OF_PROCESSES: [&str; 2] = ["Exception ignored in", "Exception in thread "];
+/// Errors of connections that may be of another rank whatever frames they have: PyTorch raises the first out
+/// of native code wherever a collective was issued, and the others say that the other end has gone.
+const OF_LOST_PEERS: [&str; 3] = ["RuntimeError", "ConnectionResetError", "BrokenPipeError"];
 
 /// Follows tracebacks, line by line.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +28,7 @@ pub(super) struct Tracebacks {
     follows: bool,
     /// What a rank said it had caught, if the next error is what that was.
     caught: Option<String>,
-    at: OwnLine,
+    frames: Frames,
 }
 
 /// An error with where it was raised, such as `DataLoader worker process 0`, if a rank said before that it had
@@ -35,37 +42,73 @@ pub(super) fn of_worker(caught: &str, error: &str) -> Option<String> {
     Some(format!("{error}, in {worker}"))
 }
 
-/// The innermost line of the user's own code in the frames of a traceback.
+/// What the frames of a traceback show.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OwnLine(Option<String>);
+pub(super) struct Frames {
+    /// The innermost line of the user's own code.
+    own: Option<String>,
+    is_known: bool,
+    talks_to_peers: bool,
+    /// Whether the exception ends no process, and the next: Python ignores it, or it ends a thread.
+    is_ignored: bool,
+    ignores_next: bool,
+}
 
-impl OwnLine {
+impl Frames {
     /// Takes a record that may be a frame, or begin a traceback.
     pub(super) fn take(&mut self, record: &str) {
         if record.contains("Traceback (most recent call last)") {
-            self.0 = None;
+            *self = Self {
+                is_ignored: self.ignores_next,
+                ..Self::default()
+            };
         }
-        self.0 = frame(record).or(self.0.take());
+        self.ignores_next |= NOT_OF_PROCESSES.iter().any(|it| record.contains(it));
+        let Some((file, rest)) = file_of(record) else {
+            return;
+        };
+        self.is_known = true;
+        self.talks_to_peers |= talks_to_peers(file);
+        self.own = own_line(file, rest).or(self.own.take());
     }
 
-    /// That line, if there was one.
+    /// The innermost line of the user's own code, if there was one.
     pub(super) fn line(self) -> Option<String> {
-        self.0
+        self.own
     }
 
     /// An error with the line at which it was raised, if that is known.
     pub(super) fn of(&mut self, error: String) -> String {
-        match self.0.take() {
+        match self.own.take() {
             Some(line) => format!("{}, at {line}", error.trim_end_matches('.')),
             None => error,
         }
     }
+
+    /// Whether the exception ends no process.
+    pub(super) fn is_ignored(&self) -> bool {
+        self.is_ignored
+    }
+
+    /// Whether an error with these frames follows from another rank's, or may.
+    pub(super) fn follows(&self, error: &str) -> bool {
+        match Cause::of(error) {
+            Cause::Peer => true,
+            Cause::Connection if OF_LOST_PEERS.iter().any(|it| error.starts_with(it)) => true,
+            Cause::Connection => !self.is_known || self.talks_to_peers,
+            Cause::Own => false,
+        }
+    }
+}
+
+/// The file of a frame, and what stands behind it.
+fn file_of(record: &str) -> Option<(&str, &str)> {
+    let (_, frame) = record.split_once("File \"")?;
+    frame.split_once("\", line ")
 }
 
 /// File and line of a frame of the user's own code.
-fn frame(record: &str) -> Option<String> {
-    let (_, frame) = record.split_once("File \"")?;
-    let (file, rest) = frame.split_once("\", line ")?;
+fn own_line(file: &str, rest: &str) -> Option<String> {
     let frame = Frame {
         function: String::new(),
         file: file.to_owned(),
@@ -79,8 +122,10 @@ fn frame(record: &str) -> Option<String> {
 
 impl Tracebacks {
     pub(super) fn take(&mut self, record: &str) {
-        self.at.take(record);
-        if record.starts_with("Traceback (most recent call last)") {
+        self.frames.take(record);
+        if record.starts_with("Traceback (most recent call last)") && self.frames.is_ignored() {
+            // It ends nothing, and is as any other line behind an error that did.
+        } else if record.starts_with("Traceback (most recent call last)") {
             self.follows &= self.goes_on;
             (self.is_inside, self.goes_on, self.error) = (true, false, None);
             self.caught = None;
@@ -98,9 +143,10 @@ impl Tracebacks {
                 let of_worker = caught.and_then(|caught| of_worker(&caught, &error));
                 of_worker.unwrap_or(error)
             });
-            self.error = error.map(|error| (self.at.of(error), 0));
-            let error = self.error.as_ref();
-            self.follows |= error.is_some_and(|(error, _)| said::follows(error));
+            self.follows |= error
+                .as_ref()
+                .is_some_and(|error| self.frames.follows(error));
+            self.error = error.map(|error| (self.frames.of(error), 0));
         } else if let Some((_, behind)) = &mut self.error {
             self.goes_on |= record.starts_with("During handling of the above exception")
                 || record.starts_with("The above exception was the direct cause");

@@ -1,8 +1,6 @@
 //! Ranks that failed by themselves, and those that waited for them in gloo.
 
-use model::{Input, PrintedNote, SourceNote};
-
-use super::inputs;
+use super::*;
 
 /// As torchrun's summary has them: a rank and its exit code, the first that failed last.
 fn ended(all: &[(u32, i32)]) -> String {
@@ -124,4 +122,165 @@ fn an_error_of_a_loaders_worker_is_quoted_with_what_it_says() {
             .to_owned(),
     }));
     assert!(inputs(text).contains(&raised));
+}
+
+/// As rank 3 prints an error that it raised in this file.
+fn raised_in(file: &str, error: &str) -> String {
+    format!(
+        "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"{file}\", line 30, in fetch\n[rank3]: \
+         {error}\n"
+    )
+}
+
+#[test]
+fn an_error_of_a_connection_is_a_ranks_own_if_it_talks_to_no_other_rank() {
+    let fetches = |error| dead(&raised_in("/job/data.py", error));
+    for error in [
+        "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='a'): Read timed out.",
+        "OSError: [Errno 110] Connection timed out: '/data'",
+        "KeyError: 'timeout'",
+        "wandb.errors.CommError: Run initialization has timed out after 90.0 sec.",
+        "RuntimeError: DataLoader timed out after 5 seconds",
+    ] {
+        assert_eq!(fetches(error), Some(3), "{error}");
+    }
+    // PyTorch raises it out of native code wherever a collective was issued.
+    assert_eq!(fetches("RuntimeError: Connection reset by peer"), None);
+    assert_eq!(
+        fetches("ConnectionResetError: [Errno 104] Connection reset by peer"),
+        None
+    );
+    let refused = "ConnectionRefusedError: [Errno 111] Connection refused";
+    for file in [
+        "/v/torch/distributed/rpc/api.py",
+        "/usr/lib/python3.11/multiprocessing/connection.py",
+    ] {
+        assert_eq!(dead(&raised_in(file, refused)), None, "{file}");
+    }
+    assert_eq!(dead(&format!("[rank3]: {refused}\n")), None);
+    // An only rank's log says it without its name.
+    let text = raised_in("/job/data.py", refused).replace("[rank3]: ", "");
+    let summary = ended(&[(0, -15), (3, 1)]);
+    assert_eq!(dead(&[text, summary].concat()), Some(3));
+}
+
+#[test]
+fn an_exception_that_python_ignores_ends_no_process() {
+    let ignored = "Exception ignored in: <function Loader.__del__ at 0x7f>\nTraceback (most recent call \
+                   last):\n  File \"a.py\", line 3, in __del__\nAssertionError: can only test a child process\n";
+    let labelled = |text: &str| {
+        text.lines()
+            .map(|line| format!("[rank3]: {line}\n"))
+            .collect::<String>()
+    };
+    assert_eq!(dead(&[labelled(ignored), lost(0)].concat()), None);
+    let summary = ended(&[(0, -15), (3, 1)]);
+    assert_eq!(dead(&[ignored, &summary].concat()), None);
+    let of_thread = labelled(&ignored.replace(
+        "ignored in: <function Loader.__del__ at 0x7f>",
+        "in thread Thread-4:",
+    ));
+    assert_eq!(dead(&[of_thread, lost(0)].concat()), None);
+    // What ended it stands before.
+    let raised = raised_in("a.py", "ValueError: nan loss");
+    assert_eq!(dead(&[&*raised, &*labelled(ignored)].concat()), Some(3));
+    let raised = raised.replace("[rank3]: ", "");
+    assert_eq!(dead(&[&*raised, ignored, &summary].concat()), Some(3));
+}
+
+#[test]
+fn labels_of_launchers_name_the_rank_of_an_error() {
+    for label in ["[rank=3] ", "[1,3]<stderr>: ", "[1,3]<stderr>:", "[rank3]:"] {
+        let text = raised_in("a.py", "ValueError: nan loss").replace("[rank3]: ", label);
+        assert_eq!(dead(&text), Some(3), "{label}");
+    }
+    let several = "[1,2,3]<stderr>:ValueError: nan loss\n";
+    assert_eq!(dead(&[several, &lost(0)].concat()), None);
+}
+
+#[test]
+fn an_error_that_no_line_names_is_noted_beside_what_else_a_log_says() {
+    let error = raised_in("a.py", "ValueError: nan loss").replace("[rank3]: ", "");
+    let raised = PrintedNote::RaisedSomewhere("ValueError: nan loss, at a.py:30".to_owned());
+    assert!(notes(&[&*lost(0), &*error].concat()).contains(&raised));
+    // What those wait in that are known follows from it.
+    let waits = |rank: u32| status(rank, DEFAULT, rank, 9, 8);
+    let has_death = |text: &str| report(&[&read(text)], 0, &mut |_| {}).has_death;
+    let all = [waits(0), waits(1)].concat();
+    assert!(has_death(&[&*all, &*error].concat()));
+    assert!(!has_death(&all));
+    assert!(!has_death(&[&*waits(0), &*waits(2), &*error].concat()));
+    // A script's output is no log of a job.
+    assert!(WatchdogLog::read(error.as_bytes(), None).unwrap().is_none());
+}
+
+#[test]
+fn of_what_slurm_says_of_a_step_and_of_its_job_the_reason_counts() {
+    let cancelled = |text: &str| {
+        notes(text).into_iter().find_map(|note| match note {
+            PrintedNote::Cancelled(why) => Some(why),
+            _ => None,
+        })
+    };
+    let step = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-29T06:44:04 ***\n";
+    let job = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-29T06:44:05 DUE TO PREEMPTION ***\n";
+    assert_eq!(
+        cancelled(&[step, job].concat()),
+        Some("PREEMPTION".to_owned())
+    );
+    assert_eq!(
+        cancelled(&[job, step].concat()),
+        Some("PREEMPTION".to_owned())
+    );
+    assert_eq!(cancelled(step), Some(String::new()));
+    // srun ends a step in which a task has failed.
+    let failed = "srun: error: n1: task 3: Segmentation fault\n";
+    assert_eq!(cancelled(&[failed, step].concat()), None);
+}
+
+#[test]
+fn signals_to_torchrun_have_numbers_or_names() {
+    for received in ["15", "Signals.SIGTERM"] {
+        let line = format!(
+            "W1129 06:44:04 api.py:852] Received {received} death signal, shutting down workers\n"
+        );
+        assert_eq!(notes(&line), [PrintedNote::ToLauncher(15)]);
+    }
+}
+
+#[test]
+fn ranks_that_a_report_of_a_desync_names_are_noted() {
+    for (line, ranks) in [
+        (
+            "\t - [5] finished collective #282, but didn't join collective #283 (count from 1)",
+            vec![5],
+        ),
+        (
+            "- To our best knowledge, ranks [2, 3] are the lagging ranks that caused this timeout. They never \
+             joined any collectives",
+            vec![2, 3],
+        ),
+    ] {
+        assert_eq!(
+            notes(line),
+            [PrintedNote::NeverJoined(ranks.clone())],
+            "{line}"
+        );
+        let waits = status(0, DEFAULT, 0, 283, 282);
+        let entered = entries(&[&*waits, line].concat());
+        let behind = entered.iter().filter(|(_, number, _)| *number == 282);
+        assert_eq!(behind.map(|it| it.0).collect::<Vec<_>>(), ranks);
+    }
+}
+
+#[test]
+fn ranks_up_to_one_that_others_heard_of_are_not_recorded() {
+    let caught = status(0, DEFAULT, 0, 9, 8);
+    let heard = "[rank0]:[E1 ProcessGroupNCCL.cpp:1] Received a dump signal due to a collective timeout from  \
+                 rank 4 and we will try our best to dump\n";
+    let uncounted = notes(&[&*caught, "\n", heard].concat());
+    assert!(
+        uncounted.contains(&PrintedNote::Uncounted(vec![1, 2, 3])),
+        "{uncounted:?}"
+    );
 }
