@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Meeting, RankNs, RankStep, Segment, lower_median, median};
+use model::{Cut, Ending, Meeting, RankNs, RankStep, Segment, lower_median, median};
 
 use crate::align::JobStep;
 use crate::cells::{DeliveredStep, DeliveredSteps, rank_rows};
@@ -38,7 +38,7 @@ pub(crate) fn is_late_behind(
     hosts: &[Option<&str>],
 ) -> bool {
     // Ranks that issue no collectives wait for nobody.
-    if !matches!(cuts, [Cut::After(_), .., Cut::Data]) {
+    if !matches!(cuts, [Cut::After(_), .., Cut::Data]) || !are_joined(steps) {
         return false;
     }
     let takes_s = typical_s(steps, 0, |piece| {
@@ -46,9 +46,10 @@ pub(crate) fn is_late_behind(
     });
     let waits_s = |rank| {
         typical_s(steps, rank, |piece| {
-            let [.., before, last] = &piece.segments[..] else {
-                return None;
-            };
+            let (last, others) = piece.segments.split_last()?;
+            // A collective may be issued behind the read-back, such as that of a metric.
+            let is_mark = |segment: &&Segment| matches!(segment.ending, Ending::Mark(_));
+            let before = others.iter().rfind(is_mark)?;
             Some(last.end.seconds_since(before.end))
         })
     };
@@ -68,6 +69,20 @@ pub(crate) fn is_late_behind(
     };
     // What it is late by it must have spent there.
     is_steady && late.late_s <= waits_s(late.rank) && cuts.iter().all(is_there)
+}
+
+/// Whether ranks issue the same collectives in the same communicators, and nothing else: those that meet in none
+/// may be apart by anything, and those that send and receive by design.
+fn are_joined(steps: &DeliveredSteps<'_>) -> bool {
+    let sends =
+        |it: &Segment| matches!(it.ending, Ending::Issue { op, .. } if op.is_point_to_point());
+    let mut pieces = steps.whole_pieces();
+    let sends_any = pieces.any(|piece| piece.segments.iter().any(sends));
+    let mut rows = steps
+        .pairs()
+        .filter_map(|(before, step)| steps.between(before, step, Cut::Data));
+    let is_shared = rows.all(|row| row.parts.iter().all(|part| part.is_in_same_groups()));
+    is_shared && !sends_any
 }
 
 /// The median of something over the steps that a rank delivered whole.
@@ -186,6 +201,8 @@ pub(crate) fn from_read_backs(
 
 #[cfg(test)]
 mod tests {
+    use model::CollectiveOp;
+
     use super::*;
     use crate::meeting::{OwnClocks, choose_cut, cuts_at_marks};
     use crate::testkit::steps;
@@ -239,6 +256,29 @@ mod tests {
         assert!(!is_late(&job(1, "D1+2 B0+5 K+1 B1+79 O0+1 O1+1", 60), host));
         // Ranks that issue nothing wait for nobody.
         assert!(!is_late(&job(79, "D1+2 B0+5 B1+1 O0+1 O1+1", 60), host));
+    }
+
+    #[test]
+    fn a_collective_may_be_issued_behind_the_read_back() {
+        let metric = "D1+2 B0+5 K+1 B1+1 O0+1 O1+1 K:2+78";
+        assert!(is_late(&job(1, metric, 60), ["a"; 3]));
+    }
+
+    #[test]
+    fn ranks_that_meet_in_no_communicator_or_send_are_not_compared() {
+        let with = |of_first: fn(u32) -> (CollectiveOp, u32)| {
+            let mut steps = job(79, "D1+2 K:2+1 B0+5 K+1 B1+1 O0+1 O1+1", 60);
+            for (rank, piece) in steps.iter_mut().flat_map(|step| &mut step.ranks) {
+                let (op, group) = of_first(*rank);
+                let mut segments = piece.segments.iter_mut();
+                let is_issue = |it: &&mut Segment| matches!(it.ending, Ending::Issue { .. });
+                segments.find(is_issue).unwrap().ending = Ending::Issue { op, group };
+            }
+            is_late(&steps, ["a"; 3])
+        };
+        assert!(with(|_| (CollectiveOp::ALLREDUCE, 1)));
+        assert!(!with(|rank| (CollectiveOp::ALLREDUCE, rank / 2)));
+        assert!(!with(|_| (CollectiveOp::SEND, 1)));
     }
 
     #[test]

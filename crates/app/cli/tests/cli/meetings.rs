@@ -104,6 +104,23 @@ fn a_callback_behind_the_read_back_is_named() {
 }
 
 #[test]
+fn a_rank_that_is_late_behind_a_metric_is_named_and_ranks_that_do_not_meet_are_not() {
+    let metric = verdict("late/metric_behind");
+    let [late] = &metric["incidents"].as_array().expect("a list")[..] else {
+        panic!("{}", metric["incidents"])
+    };
+    assert_eq!(late["subject"]["ranks"], json!([3]));
+    let steps = metric["job"]["analysed_steps"].as_f64().expect("a number");
+    let cost_ms = late["cost_s"].as_f64().expect("a number") * 1e3 / steps;
+    assert!(
+        (0.9..=1.1).contains(&(cost_ms / 38.6)),
+        "{cost_ms} ms of 38.6 ms"
+    );
+    let groups = verdict("late/two_groups");
+    assert_eq!(groups["incidents"], Value::Array(Vec::new()));
+}
+
+#[test]
 fn lateness_that_the_launch_queue_absorbs_is_no_warning() {
     let verdict = verdict("late/absorbed_ten");
     assert_eq!(verdict["job"]["cut"], "data, no meeting seen");
