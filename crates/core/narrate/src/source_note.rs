@@ -367,6 +367,21 @@ fn nccl(note: &NcclNote) -> String {
     }
 }
 
+fn missed_barrier(ranks: &[u32]) -> String {
+    format!(
+        "monitored_barrier timed out waiting for {}, numbered within the group of the barrier",
+        who(ranks)
+    )
+}
+
+fn never_joined(ranks: &[u32]) -> String {
+    format!(
+        "PyTorch's desync report says that {} did not join the collective in which the others wait, numbered \
+         within its group",
+        who(ranks)
+    )
+}
+
 /// What ranks were last about to call.
 fn last_calls(calls: &[(Vec<u32>, String)]) -> String {
     let sides = calls.iter().map(|(of, call)| format!("{} {call}", who(of)));
@@ -487,15 +502,8 @@ fn printed(note: &PrintedNote) -> String {
             "PyTorch compared ranks {one} and {other} and found that they call different collectives"
         ),
         PrintedNote::Mismatched(near) => mismatched(near),
-        PrintedNote::MissedBarrier(ranks) => format!(
-            "monitored_barrier timed out waiting for {}, numbered within the group of the barrier",
-            who(ranks)
-        ),
-        PrintedNote::NeverJoined(ranks) => format!(
-            "PyTorch's desync report says that {} did not join the collective in which the others wait, numbered \
-             within its group",
-            who(ranks)
-        ),
+        PrintedNote::MissedBarrier(ranks) => missed_barrier(ranks),
+        PrintedNote::NeverJoined(ranks) => never_joined(ranks),
         PrintedNote::LastCalls(calls) => last_calls(calls),
         PrintedNote::Unnumbered(ranks) => format!(
             "collectives of {} timed out, and PyTorch before 1.13 does not number them: {BEHIND}",

@@ -240,10 +240,13 @@ fn load_from(
         other => {
             let found = other.map_or("it is empty".to_owned(), |byte| {
                 let begin = reader.fill_buf().unwrap_or_default();
-                error_in(begin).unwrap_or_else(|| match is_text(begin) {
-                    true => "it is text, and no line of it is a launcher's, a watchdog's or NCCL's"
-                        .to_owned(),
-                    false => format!("it begins with {:?} (byte {byte})", char::from(byte)),
+                error_in(begin).unwrap_or_else(|| {
+                    if is_text(begin) {
+                        "it is text, and no line of it is a launcher's, a watchdog's or NCCL's"
+                            .to_owned()
+                    } else {
+                        format!("it begins with {:?} (byte {byte})", char::from(byte))
+                    }
                 })
             });
             Err(FormatError::Unknown {

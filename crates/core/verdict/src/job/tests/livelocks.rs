@@ -8,11 +8,17 @@ const PASS: [Event; 3] = [Event::DataBegin, Event::ForwardBegin, Event::ForwardE
 const REPEATS: &str = "rank 1 repeats a part of the step and never entered ALLREDUCE #47 of group default (ranks \
                        0,2 wait in it)";
 
+fn pass(job: &mut Job, rank: u32, at_s: u64) {
+    for event in PASS {
+        take_mark(job, rank, at_s, event);
+    }
+}
+
 /// A job of three in which ranks 0 and 2 wait for rank 1, which draws a batch in each second.
 fn draws_until(end_s: u64) -> Job {
     let mut job = waits_for_one();
     for at_s in 11..=end_s {
-        PASS.map(|event| take_mark(&mut job, 1, at_s, event));
+        pass(&mut job, 1, at_s);
     }
     job
 }
@@ -40,7 +46,7 @@ fn a_rank_that_repeats_itself_while_others_wait_is_named() {
     let said = format!("waiting since step 40: {REPEATS}; rank 1 is busy in draw (train.py:7)");
     assert_eq!(lines(&mut job)[0], said);
     // Another pass ends nothing.
-    PASS.map(|event| take_mark(&mut job, 1, 81, event));
+    pass(&mut job, 1, 81);
     let [waits] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
     let victims: model::Ranks = [0, 2].into_iter().collect();
     assert_eq!(
@@ -56,7 +62,7 @@ fn a_rank_that_repeats_itself_while_others_wait_is_named() {
     assert_eq!((passed.severity, passed.open), (Severity::Info, false));
     // For longer than usual is for longer than that.
     for at_s in 83..=180 {
-        PASS.map(|event| take_mark(&mut job, 1, at_s, event));
+        pass(&mut job, 1, at_s);
     }
     assert!(!job.is_repeating(RankNs(180_000_000_000)));
 }
@@ -75,7 +81,7 @@ fn ranks_that_accumulate_gradients_wait_for_nobody() {
     let mut job = waits_for_one();
     take_mark(&mut job, 1, 11, sum(47));
     for (at_s, rank) in (12..=200).flat_map(|at_s| (0..3).map(move |rank| (at_s, rank))) {
-        PASS.map(|event| take_mark(&mut job, rank, at_s, event));
+        pass(&mut job, rank, at_s);
     }
     assert!(quiet(&mut job, 200).is_empty());
     assert_eq!(texts(&job), [""; 0]);

@@ -169,9 +169,10 @@ fn an_exception_that_python_ignores_ends_no_process() {
     let ignored = "Exception ignored in: <function Loader.__del__ at 0x7f>\nTraceback (most recent call \
                    last):\n  File \"a.py\", line 3, in __del__\nAssertionError: can only test a child process\n";
     let labelled = |text: &str| {
-        text.lines()
-            .map(|line| format!("[rank3]: {line}\n"))
-            .collect::<String>()
+        format!(
+            "[rank3]: {}\n",
+            text.trim_end().replace('\n', "\n[rank3]: ")
+        )
     };
     assert_eq!(dead(&[labelled(ignored), lost(0)].concat()), None);
     let summary = ended(&[(0, -15), (3, 1)]);
