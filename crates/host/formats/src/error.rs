@@ -76,6 +76,12 @@ pub enum FormatError {
         /// The file.
         path: PathBuf,
     },
+    /// A file of one rank whose name does not say of which.
+    #[error("{}: its name does not end with the number of a rank", path.display())]
+    Unnamed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A what-if trace whose metadata is not beside it.
     #[error("{}: its metadata is not beside it; looked for {names}", path.display())]
     NoLayout {
@@ -124,6 +130,7 @@ impl FormatError {
             }
             Self::Content { .. } => "correct the values at that place and run again",
             Self::NoRank { .. } => "look at the output of the job",
+            Self::Unnamed { .. } => "rename it, as in dump_rank_3.json or stack_rank_3.txt",
             Self::NoLayout { .. } => {
                 "name the YAML file with the sizes of the job (dp_size, pp_size, ...): \
                  --meta FILE; docs/formats.md shows one"

@@ -149,12 +149,8 @@ pub(crate) fn content<T: for<'de> Deserialize<'de>>(
 
 /// The rank a file is about.
 fn rank_of(path: &Path) -> Result<u32, FormatError> {
-    named_rank(path).ok_or_else(|| {
-        FormatError::content(
-            path,
-            "its name",
-            "it does not end with the number of a rank, as in dump_rank_3.json",
-        )
+    named_rank(path).ok_or_else(|| FormatError::Unnamed {
+        path: path.to_owned(),
     })
 }
 

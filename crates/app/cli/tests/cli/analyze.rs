@@ -568,8 +568,8 @@ fn a_pickle_with_code_in_it_is_refused() {
 fn a_dump_whose_name_has_no_rank() {
     let dump = br#"{"version": "2.10", "pg_config": {}, "entries": []}"#;
     assert_snapshot!(complaint("dump.json", dump), @"
-    laggard: FOLDER/dump.json, at its name: it does not end with the number of a rank, as in dump_rank_3.json
-      correct the values at that place and run again
+    laggard: FOLDER/dump.json: its name does not end with the number of a rank
+      rename it, as in dump_rank_3.json or stack_rank_3.txt
     ");
 }
 

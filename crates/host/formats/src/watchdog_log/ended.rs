@@ -98,6 +98,24 @@ impl Summary {
             self.rank_of_mpi = rank.filter(|rank| *rank < MAX_RANKS);
             return false;
         }
+        if let Some((_, process)) = record.split_once("=   RANK ") {
+            // MPICH: `=   RANK 3 PID 2210 RUNNING AT node4`, and how it ended on the next line.
+            let rank = number(process).filter(|_| process.contains(" RUNNING AT "));
+            self.rank_of_mpi = rank.filter(|rank| *rank < MAX_RANKS);
+            return false;
+        }
+        if let Some((_, signal)) = record.split_once("=   KILLED BY SIGNAL: ")
+            && let (Some(rank), Some(signal)) = (self.rank_of_mpi.take(), number::<i32>(signal))
+        {
+            self.is_first = true;
+            return self.end(rank, -signal, 0);
+        }
+        if let Some((_, code)) = record.split_once("=   EXIT CODE: ")
+            && let (Some(rank), Some(code)) = (self.rank_of_mpi.take(), exit_code(code))
+        {
+            self.is_first = true;
+            return self.end(rank, code, 0);
+        }
         if let Some((_, code)) = record.split_once("Exit code:")
             && let Some(rank) = self.rank_of_mpi.take()
             && let Some(code) = exit_code(code.trim_start())

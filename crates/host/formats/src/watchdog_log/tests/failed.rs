@@ -285,3 +285,22 @@ fn ranks_up_to_one_that_others_heard_of_are_not_recorded() {
         "{uncounted:?}"
     );
 }
+
+#[test]
+fn mpich_says_which_process_ended() {
+    let process = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 3 PID 2210 RUNNING AT node4\n";
+    let killed = [process, "=   KILLED BY SIGNAL: 9 (Killed)\n"].concat();
+    let killed = inputs(&killed);
+    let (rank, signal) = (3, Some(9));
+    assert!(killed.contains(&Input::Killed { rank, signal }));
+    let code = notes(&[process, "=   EXIT CODE: 1\n"].concat());
+    let with_it = Vec::new();
+    assert_eq!(
+        code,
+        [PrintedNote::FirstEnded {
+            rank,
+            code: 1,
+            with_it
+        }]
+    );
+}
