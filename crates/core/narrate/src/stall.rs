@@ -125,6 +125,7 @@ fn what(stall: &StallClaim) -> String {
     };
     let (entered, place) = (who(&wait.entered), collective(wait));
     let is_one = wait.entered.len() == 1;
+    let wait_verb = if is_one { "waits" } else { "wait" };
     match stall.kind {
         // Replies of RAS list who belongs to a group, and not which collective it is in.
         StallKind::Missing if wait.number == 0 => format!(
@@ -133,21 +134,16 @@ fn what(stall: &StallClaim) -> String {
             are(&wait.entered, &entered)
         ),
         StallKind::Missing => {
-            let verb = if is_one { "waits" } else { "wait" };
-            format!("{culprits} never entered {place} ({entered} {verb} in it)")
+            format!("{culprits} never entered {place} ({entered} {wait_verb} in it)")
         }
         StallKind::Livelock => {
-            let (repeats, verb) = (
-                of(&stall.culprits, "repeats", "repeat"),
-                if is_one { "waits" } else { "wait" },
-            );
+            let repeats = of(&stall.culprits, "repeats", "repeat");
             format!(
-                "{culprits} {repeats} a part of the step and never entered {place} ({entered} {verb} in it)"
+                "{culprits} {repeats} a part of the step and never entered {place} ({entered} {wait_verb} in it)"
             )
         }
         StallKind::Unseen => {
-            let verb = if is_one { "waits" } else { "wait" };
-            format!("{entered} {verb} in {place} for {culprits} (not recorded here)")
+            format!("{entered} {wait_verb} in {place} for {culprits} (not recorded here)")
         }
         StallKind::Desync if wait.is_undecided() => sides(wait),
         StallKind::Desync => desync(wait),

@@ -14,8 +14,8 @@ use crate::cells::{
     CellRange, Cells, DeliveredStep, DeliveredSteps, Issues, RankRow, RowCells, boundary,
     issue_group, pieces, rank_rows,
 };
-use crate::meeting::{ChosenCut, OwnClocks, choose_cut, cuts_at_marks};
-use crate::read_back::{from_read_backs, is_late_behind};
+use crate::meeting::{ChosenCut, OwnClocks, choose_cut};
+use crate::read_back::from_read_backs;
 
 /// Share of steps that use batches of an earlier step from which data waits are not trusted:
 /// bursts of two batches halve the steps that wait.
@@ -86,27 +86,21 @@ fn build(
     let hosts = ranks.iter().map(|rank| places.get(rank)?.host);
     let hosts: Vec<Option<&str>> = hosts.collect();
     let delivered = DeliveredSteps::new(previous, steps, &ranks);
-    let chosen = if published_cut {
-        ChosenCut::unmeasured(Cut::Data)
+    let (chosen, moved) = if published_cut {
+        (ChosenCut::unmeasured(Cut::Data), None)
     } else {
-        choose_cut(&delivered, &hosts, clocks)
+        let chosen = choose_cut(&delivered, &hosts, clocks);
+        let moved = from_read_backs(&chosen, &delivered, steps, &ranks, &hosts);
+        (chosen, moved)
     };
-    let is_behind =
-        !published_cut && is_late_behind(&chosen, &cuts_at_marks(&delivered), &delivered, &hosts);
-    let (window, chosen) = if is_behind {
-        let steps = from_read_backs(steps, &ranks, &hosts);
-        let delivered = DeliveredSteps::new(None, &steps, &ranks);
-        let (cut, meeting, runs_ahead) = (Cut::Data, Meeting::Seen, true);
-        let chosen = ChosenCut {
-            cut,
-            meeting,
-            runs_ahead,
-            ..chosen
-        };
-        (build_cut(delivered, &ranks, cut)?, chosen)
-    } else {
-        (build_cut(delivered, &ranks, chosen.cut)?, chosen)
+    let (chosen, delivered) = match &moved {
+        Some(steps) => (
+            chosen.met_at_data(),
+            DeliveredSteps::new(None, steps, &ranks),
+        ),
+        None => (chosen, delivered),
     };
+    let window = build_cut(delivered, &ranks, chosen.cut)?;
     Some(Window {
         meeting: chosen.meeting,
         runs_ahead: chosen.runs_ahead,

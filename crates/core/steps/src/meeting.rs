@@ -59,6 +59,16 @@ impl ChosenCut {
             unrecorded: None,
         }
     }
+
+    /// The same, if ranks are seen to meet where steps begin.
+    pub(crate) fn met_at_data(self) -> Self {
+        Self {
+            cut: Cut::Data,
+            meeting: Meeting::Seen,
+            runs_ahead: true,
+            ..self
+        }
+    }
 }
 
 /// What ranks showed on their own clocks in the last windows in which they seemed to run ahead.
@@ -565,7 +575,7 @@ fn add_up(ends_s: &mut [f64], took_s: &[f64]) -> (f64, f64) {
 
 /// How far the last rank, which is at `last_s`, is behind the lower median: a rank ahead of all others
 /// is not met, they are not waited for.
-fn lateness(ends_s: &[f64], last_s: f64) -> f64 {
+pub(crate) fn lateness(ends_s: &[f64], last_s: f64) -> f64 {
     last_s - lower_median(&mut ends_s.to_vec()).unwrap_or(last_s)
 }
 

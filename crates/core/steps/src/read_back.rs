@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Ending, Meeting, RankNs, RankStep, Segment, lower_median, median};
+use model::{Cut, Ending, Meeting, RankNs, RankStep, Segment, median};
 
 use crate::align::JobStep;
 use crate::cells::{DeliveredStep, DeliveredSteps, rank_rows};
-use crate::meeting::ChosenCut;
+use crate::meeting::{ChosenCut, cuts_at_marks, lateness};
 
 /// Share of a step by which a rank must typically be later than half of the others. Ours: from there on
 /// a fault must be named.
@@ -18,27 +18,28 @@ const THERE_SHARE: f64 = 0.5;
 /// for devices.
 const WAITS_SHARE: f64 = 0.5;
 
-/// How late a rank of a host typically is.
-struct Lateness {
-    rank: usize,
-    late_s: f64,
-    varies_s: f64,
-}
-
-/// Whether hosts meet within the last stage of a step, and one of those that share a clock is late behind that:
-/// it is late by as much at every mark, though all wait for their devices in each step.
+/// The same steps, each from where the first rank of a host leaves what all wait for, if a rank that shares its
+/// host's clock with others is late behind that: what ranks do in that stage until they begin the next step is
+/// its first segment. `None` if no rank is: it would be late by as much at every mark, though all wait for their
+/// devices in each step.
 ///
-/// `cuts` are those at which ranks may meet, the last one at [`Cut::Data`].
 /// # Source
 /// Ours: docs/math/meetings.md.
-pub(crate) fn is_late_behind(
+pub(crate) fn from_read_backs(
     chosen: &ChosenCut,
-    cuts: &[Cut],
-    steps: &DeliveredSteps<'_>,
+    delivered: &DeliveredSteps<'_>,
+    steps: &[JobStep],
+    ranks: &[u32],
     hosts: &[Option<&str>],
-) -> bool {
+) -> Option<Vec<JobStep>> {
+    is_late_behind(chosen, delivered, hosts).then(|| moved(steps, ranks, hosts))
+}
+
+/// Whether hosts meet within the last stage of a step, and one of those that share a clock is late behind that.
+fn is_late_behind(chosen: &ChosenCut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> bool {
+    let cuts = cuts_at_marks(steps);
     // Ranks that issue no collectives wait for nobody.
-    if !matches!(cuts, [Cut::After(_), .., Cut::Data]) || !are_joined(steps) {
+    if !matches!(cuts[..], [Cut::After(_), .., Cut::Data]) || !are_joined(steps) {
         return false;
     }
     let takes_s = typical_s(steps, 0, |piece| {
@@ -58,13 +59,13 @@ pub(crate) fn is_late_behind(
     if !is_seen && !all_wait() {
         return false;
     }
-    let Some(late) = lateness(Cut::Data, steps, hosts) else {
+    let Some(late) = last_at(Cut::Data, steps, hosts) else {
         return false;
     };
     let is_steady =
         late.late_s >= LATE_SHARE * takes_s && late.varies_s <= STEADY_SHARE * late.late_s;
     let is_there = |cut: &Cut| {
-        let there = lateness(*cut, steps, hosts);
+        let there = last_at(*cut, steps, hosts);
         there.is_some_and(|it| it.late_s >= THERE_SHARE * late.late_s)
     };
     // What it is late by it must have spent there.
@@ -98,9 +99,15 @@ fn typical_s(
     median(&mut steps.steps.iter().filter_map(whole).collect::<Vec<_>>()).unwrap_or(0.0)
 }
 
-/// The rank of a host that is the last at a cut in most steps, and how much later it is than half of the ranks
-/// of its host.
-fn lateness(cut: Cut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> Option<Lateness> {
+/// The last rank of a host at a cut, and how late it typically is.
+struct Last {
+    rank: usize,
+    late_s: f64,
+    varies_s: f64,
+}
+
+/// The rank that is the last of a host at a cut in most steps, as [`lateness`] has it.
+fn last_at(cut: Cut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> Option<Last> {
     let mut late_s: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for (before, step) in steps.pairs() {
         let Some(rows) = rank_rows(before, step, cut) else {
@@ -111,16 +118,10 @@ fn lateness(cut: Cut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> Opt
             starts.entry((*host)?).or_default().push((row.start, rank));
         }
         let of_host = |starts: &Vec<(RankNs, usize)>| {
-            let (last, rank) = *starts.iter().max()?;
-            let first = starts.iter().min()?.0;
-            let mut since_s: Vec<f64> = starts
-                .iter()
-                .map(|(at, _)| at.seconds_since(first))
-                .collect();
-            Some((
-                last.seconds_since(first) - lower_median(&mut since_s)?,
-                rank,
-            ))
+            let ((first, _), (last, rank)) = (*starts.iter().min()?, *starts.iter().max()?);
+            let since_s = starts.iter().map(|(at, _)| at.seconds_since(first));
+            let late_s = lateness(&since_s.collect::<Vec<_>>(), last.seconds_since(first));
+            Some((late_s, rank))
         };
         let last = starts
             .values()
@@ -137,20 +138,15 @@ fn lateness(cut: Cut, steps: &DeliveredSteps<'_>, hosts: &[Option<&str>]) -> Opt
     }
     let typical_s = median(&mut late_s)?;
     let mut off_s: Vec<f64> = late_s.iter().map(|it| (it - typical_s).abs()).collect();
-    Some(Lateness {
+    Some(Last {
         rank,
         late_s: typical_s,
         varies_s: median(&mut off_s)?,
     })
 }
 
-/// The same steps, each from where the first rank of a host leaves what all wait for: what others do in that
-/// stage until they begin the next step is its first segment.
-pub(crate) fn from_read_backs(
-    steps: &[JobStep],
-    ranks: &[u32],
-    hosts: &[Option<&str>],
-) -> Vec<JobStep> {
+/// Steps from where the first rank of a host leaves its last segment.
+fn moved(steps: &[JobStep], ranks: &[u32], hosts: &[Option<&str>]) -> Vec<JobStep> {
     let moved = |step: &JobStep| {
         let pieces: Vec<(u32, &RankStep, &str)> = ranks
             .iter()
@@ -164,32 +160,22 @@ pub(crate) fn from_read_backs(
             (*begins, *leaves) = ((*begins).min(piece.start), (*leaves).min(end));
         }
         let from_first = |(rank, piece, host): &(u32, &RankStep, &str)| {
+            let mut moved = (*piece).clone();
+            // The last one has no end to be compared.
+            if !piece.complete {
+                return Some((*rank, moved));
+            }
             let [begins, leaves] = *first.get(host)?;
-            let (last, others) = piece.segments.split_last()?;
-            let came = others.last().map_or(piece.start, |other| other.end);
-            let waits = Segment {
-                end: leaves.min(last.end).max(came),
-                ..*last
-            };
+            let (last, others) = moved.segments.split_last_mut()?;
             let behind = Segment {
                 end: piece.start,
                 ..*last
             };
-            let segments = [&[behind], others, &[waits]].concat();
-            let moved = RankStep {
-                start: begins,
-                segments,
-                ..(*piece).clone()
-            };
-            // The last one has no end to be compared.
-            Some((
-                *rank,
-                if piece.complete {
-                    moved
-                } else {
-                    (*piece).clone()
-                },
-            ))
+            let came = others.last().map_or(piece.start, |other| other.end);
+            last.end = leaves.min(last.end).max(came);
+            moved.segments.insert(0, behind);
+            moved.start = begins;
+            Some((*rank, moved))
         };
         JobStep {
             step: step.step,
@@ -204,7 +190,7 @@ mod tests {
     use model::CollectiveOp;
 
     use super::*;
-    use crate::meeting::{OwnClocks, choose_cut, cuts_at_marks};
+    use crate::meeting::{OwnClocks, choose_cut};
     use crate::testkit::steps;
 
     const RANKS: [u32; 3] = [0, 1, 2];
@@ -232,7 +218,7 @@ mod tests {
     fn is_late(steps: &[JobStep], hosts: [&str; 3]) -> bool {
         let (steps, hosts) = (DeliveredSteps::new(None, steps, &RANKS), hosts.map(Some));
         let chosen = choose_cut(&steps, &hosts, &mut OwnClocks::default());
-        is_late_behind(&chosen, &cuts_at_marks(&steps), &steps, &hosts)
+        is_late_behind(&chosen, &steps, &hosts)
     }
 
     const TRAINS: &str = "D1+2 B0+5 K+1 B1+1 O0+1 O1+1";
@@ -284,7 +270,7 @@ mod tests {
     #[test]
     fn steps_begin_where_the_first_rank_of_a_host_leaves_the_read_back() {
         let steps = job(79, TRAINS, 60);
-        let moved = from_read_backs(&steps, &RANKS, &[Some("a"); 3]);
+        let moved = moved(&steps, &RANKS, &[Some("a"); 3]);
         let takes_ms = |rank: u32, at: usize| {
             let piece = &moved[5].ranks[&rank];
             let segments = &piece.segments;

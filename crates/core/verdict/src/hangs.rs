@@ -512,23 +512,11 @@ impl Hangs {
                 .collectives
                 .stuck()
                 .filter(|stall| !stall.is_of_start());
-            self.now = stuck.map(|stall| {
-                let is_early = true;
-                Under {
-                    is_early,
-                    ..self.under(stall, at)
-                }
-            });
+            self.now = stuck.map(|stall| self.early(stall, at));
         }
         if self.now.is_none() && quiet_s >= LOOKED_AT_S {
-            self.now = looked.or_else(|| {
-                let is_early = true;
-                let stall = self.collectives.stood(at)?;
-                Some(Under {
-                    is_early,
-                    ..self.under(stall, at)
-                })
-            });
+            let stood = || Some(self.early(self.collectives.stood(at)?, at));
+            self.now = looked.or_else(stood);
             if let Some(under) = &mut self.now {
                 under.look_again(self.pause_max_s);
             }
@@ -654,6 +642,15 @@ impl Hangs {
             gave_up: false,
             at,
             left_orderly: BTreeSet::new(),
+        }
+    }
+
+    /// The same of one that may pass by itself.
+    fn early(&self, stall: Stall, at: RankNs) -> Under {
+        let is_early = true;
+        Under {
+            is_early,
+            ..self.under(stall, at)
         }
     }
 

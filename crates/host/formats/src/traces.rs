@@ -136,7 +136,7 @@ impl RankTrace {
 
 /// The rank whose folder a file is in: `rank_3/trace.json`.
 fn rank_folder(path: &Path) -> Option<u32> {
-    let name = path.parent()?.file_name()?.to_str()?;
+    let name = folder_name(path)?;
     let (rank, place) = worded(name, &["rank"])?;
     let is_all = place.end == name.len() && name.to_ascii_lowercase().starts_with("rank");
     is_all.then_some(rank)
@@ -144,7 +144,11 @@ fn rank_folder(path: &Path) -> Option<u32> {
 
 /// The number of the folder that a file is in: `3/trace.json`.
 fn numbered_folder(path: &Path) -> Option<u32> {
-    path.parent()?.file_name()?.to_str()?.parse().ok()
+    folder_name(path)?.parse().ok()
+}
+
+fn folder_name(path: &Path) -> Option<&str> {
+    path.parent()?.file_name()?.to_str()
 }
 
 /// Summarises the trace of a profile window; steps and costs are left to who ordered it.

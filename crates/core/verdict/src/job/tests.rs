@@ -22,11 +22,16 @@ fn lines(job: &mut Job) -> Vec<String> {
         .collect()
 }
 
+/// The job's only incident.
+fn only(job: &Job) -> Incident {
+    let incidents = job.verdict().incidents;
+    let [only] = <[Incident; 1]>::try_from(incidents).expect("one incident");
+    only
+}
+
 /// The job's only incident, which is critical and names these ranks.
 fn critical_hang(job: &Job, ranks: &[u32]) -> Incident {
-    let mut incidents = job.verdict().incidents;
-    assert_eq!(incidents.len(), 1, "{incidents:?}");
-    let hang = incidents.remove(0);
+    let hang = only(job);
     assert_eq!(
         (&hang.subject.ranks[..], hang.severity),
         (ranks, Severity::Critical)

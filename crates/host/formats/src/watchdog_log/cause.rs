@@ -1,5 +1,7 @@
 //! Whether an error is one of the rank that raised it.
 
+use super::record::has_any;
+
 /// Errors that follow from the end of another rank, or from a collective that was given up.
 const OF_PEERS: [&str; 20] = [
     "DistBackendError",
@@ -75,7 +77,7 @@ pub(super) enum Cause {
 
 impl Cause {
     pub(super) fn of(error: &str) -> Self {
-        let has = |parts: &[&str]| parts.iter().any(|it| error.contains(it));
+        let has = |parts| has_any(error, parts);
         if has(&OF_PEERS) {
             Self::Peer
         // A loader waits for its workers.
@@ -90,7 +92,7 @@ impl Cause {
 /// Whether a frame of this file is one of a library that talks to other ranks.
 pub(super) fn talks_to_peers(file: &str) -> bool {
     let file = file.replace('\\', "/");
-    TO_PEERS.iter().any(|it| file.contains(it))
+    has_any(&file, &TO_PEERS)
 }
 
 /// Whose an error is that a rank raised.
@@ -106,7 +108,7 @@ pub(super) enum Whose {
 
 impl Whose {
     pub(super) fn of(error: &str) -> Self {
-        let has = |parts: &[&str]| parts.iter().any(|it| error.contains(it));
+        let has = |parts| has_any(error, parts);
         if has(&OF_LINKS) {
             Self::Unknown
         } else if has(&["CUDA error", "HIP error"]) {

@@ -1,10 +1,16 @@
 //! Which processes ended how, as launchers report it: torchrun, Open MPI, Slurm, DeepSpeed.
 
-use super::record::squeezed;
+use super::record::{has_any, squeezed};
 use super::said::{MAX_RANKS, digits, number};
 
 /// Signals that end a process for the sake of another: a terminal's, an abort, a launcher's.
 const OF_OTHERS: [i32; 4] = [-1, -2, -6, -15];
+/// What MPICH and Open MPI print before how a process ended that they have named, and the sign of its code here.
+const MPI_ENDS: [(&str, i32); 3] = [
+    ("=   KILLED BY SIGNAL: ", -1),
+    ("=   EXIT CODE: ", 1),
+    ("Exit code:", 1),
+];
 /// Characters of `2026-01-01_00:00:00`.
 const TIME_LEN: usize = 19;
 
@@ -104,25 +110,14 @@ impl Summary {
             self.rank_of_mpi = rank.filter(|rank| *rank < MAX_RANKS);
             return false;
         }
-        if let Some((_, signal)) = record.split_once("=   KILLED BY SIGNAL: ")
-            && let (Some(rank), Some(signal)) = (self.rank_of_mpi.take(), number::<i32>(signal))
-        {
-            self.is_first = true;
-            return self.end(rank, -signal, 0);
-        }
-        if let Some((_, code)) = record.split_once("=   EXIT CODE: ")
-            && let (Some(rank), Some(code)) = (self.rank_of_mpi.take(), exit_code(code))
-        {
-            self.is_first = true;
-            return self.end(rank, code, 0);
-        }
-        if let Some((_, code)) = record.split_once("Exit code:")
+        let of_mpi = |(words, sign): &(&str, i32)| Some((record.split_once(words)?.1, *sign));
+        if let Some((code, sign)) = MPI_ENDS.iter().find_map(of_mpi)
             && let Some(rank) = self.rank_of_mpi.take()
             && let Some(code) = exit_code(code.trim_start())
         {
-            // Of all that end `mpirun` reports the first.
+            // Of all that end MPI reports the first.
             self.is_first = true;
-            return self.end(rank, code, 0);
+            return self.end(rank, sign * code, 0);
         }
         if let Some((_, when)) = record
             .split_once(" CANCELLED AT ")
@@ -162,7 +157,7 @@ impl Summary {
         // Its lines are short, and most of a log's are others.
         // With padding, as torchrun aligns its colons: the word `time` alone is in most logs.
         let is_of_summary = ["exitcode", "local_rank", "time  ", "Root Cause (first"];
-        if !is_of_summary.iter().any(|it| record.contains(it)) {
+        if !has_any(record, &is_of_summary) {
             return false;
         }
         let said = squeezed(record);
@@ -257,6 +252,11 @@ impl Ended {
 }
 
 impl SlurmTasks {
+    /// Whether somebody killed them, as Slurm does where it ends a job.
+    pub(super) fn were_killed(&self) -> bool {
+        self.how.starts_with("Killed")
+    }
+
     /// `node7: task 0: Out Of Memory`, unless tasks ended for the sake of others.
     fn read(ended: &str) -> Option<Self> {
         let (host, rest) = ended.split_once(": task")?;

@@ -48,11 +48,8 @@ impl WatchdogLog {
         );
         notes.extend(self.summary.somewhere.map(PrintedNote::EndedSomewhere));
         // Where a task has failed, `srun` itself ends the step, and gives no reason.
-        let has_failed = self
-            .summary
-            .tasks
-            .iter()
-            .any(|it| !it.how.starts_with("Killed"));
+        let mut tasks = self.summary.tasks.iter();
+        let has_failed = tasks.any(|it| !it.were_killed());
         let cancelled = self.summary.cancelled.clone();
         let cancelled = cancelled.filter(|why| !(why.is_empty() && has_failed));
         notes.extend(cancelled.map(PrintedNote::Cancelled));
@@ -60,7 +57,7 @@ impl WatchdogLog {
         // Where Slurm ends a job it kills its tasks.
         let is_cancelled = self.summary.cancelled.is_some();
         let tasks = self.summary.tasks.iter().cloned();
-        let tasks = tasks.filter(|it| !is_cancelled || !it.how.starts_with("Killed"));
+        let tasks = tasks.filter(|it| !is_cancelled || !it.were_killed());
         notes.extend(
             tasks.map(|SlurmTasks { tasks, host, how }| PrintedNote::SlurmTasks {
                 tasks,

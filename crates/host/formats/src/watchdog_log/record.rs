@@ -137,6 +137,11 @@ fn is_whole(said: &str) -> bool {
     said.contains("gotstuckfor") || counts(said).is_some()
 }
 
+/// Whether a text has one of some parts.
+pub(super) fn has_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|it| text.contains(it))
+}
+
 /// A text without white space: a fold may be anywhere.
 pub(super) fn squeezed(text: &str) -> String {
     text.split_whitespace().collect()

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, Input};
 
+use super::record::has_any;
 use super::said::{MAX_RANKS, Said, Work, number};
 use super::{WatchdogLog, entered};
 
@@ -47,7 +48,7 @@ pub(super) fn awaited_id(record: &str, printed_by: Option<u32>) -> Option<Said> 
         .split_once("by key '")
         .and_then(|(_, key)| key.split('\'').next());
     // Other errors are those of the store.
-    let is_awaited = ["imeout", "imed out"].iter().any(|it| record.contains(it));
+    let is_awaited = has_any(record, &["imeout", "imed out"]);
     let is_of_two = by_key.is_none_or(|key| key.contains(':'));
     let Some(of) = of.filter(|of| is_awaited && !is_of_two && rank.max(*of) < MAX_RANKS) else {
         return Some(Said::Follows(printed_by?));

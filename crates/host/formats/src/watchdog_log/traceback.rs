@@ -4,6 +4,7 @@
 use model::Frame;
 
 use super::cause::{Cause, talks_to_peers};
+use super::record::has_any;
 use super::said::{number, raised};
 
 /// Lines behind an error beyond which it was handled: a process that ends prints frames, warnings and
@@ -63,7 +64,7 @@ impl Frames {
                 ..Self::default()
             };
         }
-        self.ignores_next |= NOT_OF_PROCESSES.iter().any(|it| record.contains(it));
+        self.ignores_next |= has_any(record, &NOT_OF_PROCESSES);
         let Some((file, rest)) = file_of(record) else {
             return;
         };
@@ -115,7 +116,7 @@ fn own_line(file: &str, rest: &str) -> Option<String> {
         line: number(rest)?,
     };
     // PyTorch may be one that was built where its source is.
-    let is_own = frame.is_own() && !["/torch/", "<"].iter().any(|it| file.contains(it));
+    let is_own = frame.is_own() && !has_any(file, &["/torch/", "<"]);
     let name = file.rsplit(['/', '\\']).next()?;
     is_own.then(|| format!("{name}:{}", frame.line))
 }

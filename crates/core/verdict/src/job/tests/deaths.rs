@@ -19,6 +19,16 @@ fn ended_with(codes: &[(u32, i32)]) -> Job {
     job
 }
 
+pub(super) fn ask_to_end(job: &mut Job, at_s: u64) {
+    let at = RankNs(at_s * 1_000_000_000);
+    job.take(Input::EndAsked { at });
+}
+
+/// Three ranks end in good order.
+pub(super) fn all_leave(job: &mut Job) {
+    (0..3).for_each(|rank| job.take(left(rank, true)));
+}
+
 pub(super) fn texts(job: &Job) -> Vec<String> {
     let incidents = job.verdict().incidents.into_iter();
     incidents.map(|incident| incident.text).collect()
@@ -40,7 +50,7 @@ fn who_may_have_given_up_waiting_is_not_named_for_its_exit_code() {
             "ranks 0-1 ended with different exit codes in step 40",
         ),
     ] {
-        let [end] = <[Incident; 1]>::try_from(ended_with(codes).verdict().incidents).unwrap();
+        let end = only(&ended_with(codes));
         assert_eq!((&end.subject.ranks[..], &end.text[..]), (&[][..], said));
     }
 }
@@ -53,7 +63,7 @@ fn ranks_that_end_with_an_exit_code_for_one_reason_are_not_named() {
         .clone()
         .for_each(|rank| take_mark(&mut job, rank, 10, Event::BackwardEnd));
     ranks.for_each(|rank| job.take(Input::Failed { rank, code: 1 }));
-    let [end] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+    let end = only(&job);
     let said = (&end.subject.ranks[..], &end.text[..]);
     assert_eq!(
         said,
@@ -80,13 +90,12 @@ fn a_hang_in_which_somebody_ends_the_job_stays_as_it_was_found() {
         job.take(Input::StacksComplete);
         let found = texts(&job);
         if is_asked {
-            let at = RankNs(15_000_000_000);
-            job.take(Input::EndAsked { at });
+            ask_to_end(&mut job, 15);
             // What an exception passes on its way.
             take_mark(&mut job, 0, 16, Event::BackwardEnd);
             take_mark(&mut job, 1, 16, Event::OptimizerBegin);
         }
-        (0..3).for_each(|rank| job.take(left(rank, true)));
+        all_leave(&mut job);
         assert_eq!(texts(&job).len(), 1);
         critical_hang(&job, &[1]);
         assert!(found[0].contains("rank 1 never entered ALLREDUCE #47"));
@@ -99,8 +108,7 @@ fn a_job_that_goes_on_though_it_was_asked_to_end_moves_again() {
     let mut job = waits_for_one();
     quiet(&mut job, 12);
     job.take(Input::StacksComplete);
-    let at = RankNs(15_000_000_000);
-    job.take(Input::EndAsked { at });
+    ask_to_end(&mut job, 15);
     let mark = Mark {
         at: RankNs(17_000_000_000),
         step: 41,
@@ -121,10 +129,9 @@ fn a_job_that_stood_still_when_it_was_asked_to_end_is_not_healthy() {
         take_mark(&mut job, 1, 11, sum(47));
         quiet(&mut job, until_s);
         if is_asked {
-            let at = RankNs(until_s * 1_000_000_000);
-            job.take(Input::EndAsked { at });
+            ask_to_end(&mut job, until_s);
         }
-        (0..3).for_each(|rank| job.take(left(rank, true)));
+        all_leave(&mut job);
         texts(&job)
     };
     let still = said(true, 30);
@@ -143,8 +150,8 @@ fn of_ranks_that_wait_in_what_has_no_marks_the_first_that_gives_up_is_not_named(
     take_mark(&mut job, 1, 11, sum(47));
     quiet(&mut job, 30);
     job.take(Input::Failed { rank: 0, code: 1 });
-    (0..3).for_each(|rank| job.take(left(rank, true)));
-    let [end] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+    all_leave(&mut job);
+    let end = only(&job);
     assert_eq!(end.subject.ranks, [0; 0], "{}", end.text);
     assert!(
         end.text.starts_with("nothing has moved for"),

@@ -698,7 +698,7 @@ fn a_hang_is_reported_with_where_all_ranks_are_and_how_far_they_came() {
     answer(&mut job, &first);
     job.take(Input::StacksComplete);
     let reported = |job: &Job| {
-        let [hang] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+        let hang = only(job);
         let folds = hang.stacks.iter();
         let folds = folds.map(|it| (it.ranks.to_string(), it.frames[0].clone()));
         (folds.collect::<Vec<_>>(), hang)

@@ -1,6 +1,6 @@
 //! Ranks that do the same again and again while others wait for them.
 
-use super::deaths::texts;
+use super::deaths::{all_leave, ask_to_end, texts};
 use super::hangs::{left, quiet, sum, take_mark, waits_for_one};
 use super::*;
 
@@ -47,7 +47,7 @@ fn a_rank_that_repeats_itself_while_others_wait_is_named() {
     assert_eq!(lines(&mut job)[0], said);
     // Another pass ends nothing.
     pass(&mut job, 1, 81);
-    let [waits] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+    let waits = only(&job);
     let victims: model::Ranks = [0, 2].into_iter().collect();
     assert_eq!(
         (&waits.subject.ranks[..], waits.victims),
@@ -56,7 +56,7 @@ fn a_rank_that_repeats_itself_while_others_wait_is_named() {
     assert_eq!((waits.severity, waits.open), (Severity::Warning, true));
     // That it comes at last does.
     take_mark(&mut job, 1, 82, sum(47));
-    let [passed] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+    let passed = only(&job);
     let said = format!("ranks waited for 71.00 s in step 40: {REPEATS}");
     assert!(passed.text.starts_with(&said), "{}", passed.text);
     assert_eq!((passed.severity, passed.open), (Severity::Info, false));
@@ -71,7 +71,7 @@ fn a_rank_that_repeats_itself_while_others_wait_is_named() {
 fn a_rank_that_evaluates_may_repeat_itself() {
     let mut job = draws_until(80);
     look(&mut job, 80, "evaluate");
-    let [waits] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+    let waits = only(&job);
     assert_eq!(waits.severity, Severity::Info);
     assert!(waits.text.ends_with("and evaluates"), "{}", waits.text);
 }
@@ -90,10 +90,9 @@ fn ranks_that_accumulate_gradients_wait_for_nobody() {
 #[test]
 fn a_job_that_is_ended_while_a_rank_repeats_itself_is_not_healthy() {
     let mut job = draws_until(20);
-    let at = RankNs(20_000_000_000);
-    job.take(Input::EndAsked { at });
-    (0..3).for_each(|rank| job.take(left(rank, true)));
-    let [ended] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+    ask_to_end(&mut job, 20);
+    all_leave(&mut job);
+    let ended = only(&job);
     assert!(ended.text.contains(REPEATS), "{}", ended.text);
     assert_eq!(ended.subject.ranks, [1]);
 }

@@ -2,7 +2,8 @@
 
 use model::{Device, DeviceUsage, Gauge, Method};
 
-use super::hangs::{assert_unsaid, left, quiet, sum, take_mark};
+use super::deaths::{all_leave, ask_to_end};
+use super::hangs::{assert_unsaid, quiet, sum, take_mark};
 use super::*;
 
 /// A job of four whose hosts have issued the same all-reduce. The devices of ranks 0, 1 and 3 were
@@ -100,13 +101,12 @@ fn where_ranks_were_in_a_standstill_is_reported_if_the_job_ends_in_it() {
     for is_asked in [true, false] {
         let mut job = receives(20, None);
         if is_asked {
-            let at = RankNs(30_000_000_000);
-            job.take(Input::EndAsked { at });
+            ask_to_end(&mut job, 30);
         } else {
             job.take(Input::Failed { rank: 0, code: 1 });
         }
-        (0..3).for_each(|rank| job.take(left(rank, true)));
-        let [end] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+        all_leave(&mut job);
+        let end = only(&job);
         assert!(end.text.contains(ELSEWHERE), "{}", end.text);
         assert_eq!(end.subject.ranks, [1]);
     }
@@ -119,8 +119,7 @@ fn ranks_of_a_job_that_was_asked_to_end_are_not_looked_at() {
         assert_eq!(quiet(&mut job, 81).len(), 4);
         job.take(Input::StacksComplete);
         if is_asked {
-            let at = RankNs(90_000_000_000);
-            job.take(Input::EndAsked { at });
+            ask_to_end(&mut job, 90);
         }
         assert_eq!(quiet(&mut job, 200).is_empty(), is_asked);
     }
