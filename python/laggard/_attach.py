@@ -59,6 +59,8 @@ _only_group = None
 _inits = itertools.count(1)
 _after_activation = []
 _server = None
+# A forked child attaches to nothing.
+_pid = os.getpid()
 _given_up = False
 _forward_events = None
 
@@ -122,6 +124,9 @@ def become_rank(rank=None, world_size=None):
 
 
 def _at_exit():
+    if os.getpid() != _pid:
+        # What stands here is the parent's, and works on.
+        return
     # PyTorch keeps process groups in a C++ registry that is torn down after the interpreter;
     # a hook still set then crashes the process in its last moment.
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
@@ -525,6 +530,8 @@ def _serve_flight_recorder():
     ring = _native.ring_path()
     if ring is not None and _server is None:
         _server = _distributed_c10d._WorkerServer(f"{ring}.sock")
+        # A forked child would shut down the socket that it shares. PyTorch dies of that.
+        _native.keep(_server)
 
 
 def _watch(group, ranks):

@@ -87,8 +87,6 @@ class Accelerator:
         return counted
 
 
-# Methods of tensors that make the host wait for its device.
-_OF_TENSORS = "item", "tolist", "cpu", "__bool__", "__float__", "__int__"
 # A script may read back in as many places as it likes; a ring has room for so many of their names.
 _MAX_LINES = 32
 
@@ -96,25 +94,38 @@ _MAX_LINES = 32
 def watch_read_backs(torch, native):
     """Marks where the host waits for its device, and for which line, in steps that are sampled."""
     lines = _Lines(torch)
-    places = [(getattr(torch, "Tensor", None), name) for name in _OF_TENSORS]
-    places += [(getattr(torch, name, None), "synchronize") for name in ("cuda", "accelerator")]
-    for place, name in places:
-        if place is not None and hasattr(place, name):
-            setattr(place, name, _waiting(getattr(place, name), native, lines))
+    for name in ("cuda", "accelerator"):
+        place = getattr(torch, name, None)
+        if hasattr(place, "synchronize"):
+            place.synchronize = _waiting(torch, place.synchronize, native, lines)
+    tensor = torch.Tensor
+    # What lazy modules allow they know by the methods themselves.
+    allowed = torch.nn.parameter.UninitializedTensorMixin._allowed_methods
+    names = [getattr(method, "__name__", "") for method in allowed]
+    known = [getattr(tensor, name, None) is method for name, method in zip(names, allowed)]
+    native.hook_read_backs(
+        tensor, torch._C._disabled_torch_function_impl, torch._C.DisableTorchFunction, lines.name
+    )
+    allowed[:] = [
+        getattr(tensor, name) if is_known else method
+        for name, method, is_known in zip(names, allowed, known)
+    ]
 
 
-def _waiting(original, native, lines):
+def _waiting(torch, original, native, lines):
     @functools.wraps(original)
     def waiting(*args, **kwargs):
-        # What is on the host already is not waited for: optimizers keep their counters there.
-        is_here = bool(args) and getattr(args[0], "is_cpu", False)
-        if is_here or not native.begin_read_back():
+        if not native.begin_read_back():
             return original(*args, **kwargs)
         try:
             return original(*args, **kwargs)
         finally:
-            native.end_read_back(lines.name(sys._getframe(1)))
+            native.end_read_back(lines.name())
 
+    skip = getattr(getattr(torch._C._dynamo, "eval_frame", None), "skip_code", None)
+    if skip is not None:
+        # There is nothing in it to compile.
+        skip(waiting.__code__)
     return waiting
 
 
@@ -126,9 +137,9 @@ class _Lines:
         self._not_theirs = tuple(os.path.dirname(file) + os.sep for file in files)
         self._names = {}
 
-    def name(self, frame):
-        """The line behind a frame that is the script's own; ``None`` if there are too many."""
-        own = frame
+    def name(self):
+        """The line of the script that this is called behind; ``None`` if there are too many."""
+        own = frame = sys._getframe(1)
         while own is not None and own.f_code.co_filename.startswith(self._not_theirs):
             own = own.f_back
         own = own or frame

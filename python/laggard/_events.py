@@ -27,12 +27,12 @@ class ForwardEvents:
 
     def begin(self):
         """A batch has arrived: the forward pass begins."""
-        if self._waiting:
-            self._poll()
         step = self._native.current_step()
-        if step % _EVERY or step == self._last_step or len(self._waiting) >= _IN_FLIGHT:
+        is_sampled = step % _EVERY == 0 and step != self._last_step
+        if not (is_sampled or self._waiting) or self._cuda.is_current_stream_capturing():
             return
-        if self._cuda.is_current_stream_capturing():
+        self._poll()
+        if not is_sampled or len(self._waiting) >= _IN_FLIGHT:
             return
         self._last_step = step
         self._open = self._spare.pop() if self._spare else self._pair()
@@ -40,10 +40,10 @@ class ForwardEvents:
 
     def end(self):
         """The backward pass begins: the forward pass and the loss are over."""
-        if self._open is not None:
+        if self._open is not None and not self._cuda.is_current_stream_capturing():
             self._open[1].record()
             self._waiting.append([self._open, 0])
-            self._open = None
+        self._open = None
 
     def _pair(self):
         return self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)

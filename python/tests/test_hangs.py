@@ -141,7 +141,7 @@ def test_a_worker_of_a_loader_that_was_stopped_is_named(seed, hanging):
     culprit = (CULPRIT + seed) % 4
     job = hanging("worker", culprit, STEP=str(40 + 7 * seed))
     said = job.line("hang since step")
-    where = r"it waits in data.next_wait for its loader's worker \(pid \d+\), which is stopped"
+    where = r"it waits in data.next_wait for its data-loader worker \(pid \d+\), which is stopped"
     assert re.search(rf"rank {culprit} never entered .*{where}", said), said
     job.process.send_signal(signal.SIGTERM)
     # It would keep the output of the job open.

@@ -19,10 +19,26 @@ STEPS = 30
 
 STAND_IN = {
     "__init__.py": """
+        from contextlib import nullcontext
         from types import SimpleNamespace
         from . import amp, autograd, optim, utils
         backends = SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: False))
         distributed = SimpleNamespace(is_available=lambda: False)
+
+        class Tensor:
+            is_cpu = False
+            def item(self, *args, **kwargs):
+                return args, kwargs
+            __bool__ = lambda self: False
+            tolist = __float__ = __int__ = item
+            def cpu(self, *args, **kwargs):
+                return args, kwargs
+
+        allowed = SimpleNamespace(_allowed_methods=[len, Tensor.cpu])
+        nn = SimpleNamespace(parameter=SimpleNamespace(UninitializedTensorMixin=allowed))
+        _C = SimpleNamespace(
+            _disabled_torch_function_impl=None, DisableTorchFunction=nullcontext, _dynamo=None
+        )
         """,
     "amp.py": """
         class GradScaler:
@@ -71,7 +87,7 @@ STAND_IN = {
 }
 
 TRAIN = f"""
-import laggard
+import laggard, torch
 from torch.autograd.variable import Variable
 from torch.optim import optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -81,6 +97,10 @@ for batch in _BaseDataLoaderIter({STEPS}):
         pass
     assert Variable._execution_engine.run_backward((batch,), keep=True) == (batch,)
     optimizer.step(None)
+    tensor = torch.Tensor()
+    assert (tensor.item(), tensor.cpu(1, of=2)) == (((), {{}}), ((1,), {{"of": 2}}))
+    assert not tensor
+assert torch.allowed._allowed_methods == [len, torch.Tensor.cpu]
 assert type(Variable._execution_engine).__name__ == "EngineProxy"
 assert laggard.summary()["job"]["ranks"] == 1
 """

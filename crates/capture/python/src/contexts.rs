@@ -9,6 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use ring::NameKind;
 
+use crate::errors::quietly;
 use crate::probe::{Probe, is_active, with_probe};
 
 /// Names whose objects are kept: as many as a ring has room for. A script may make up a new
@@ -146,10 +147,8 @@ pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
     // A loop that no hook sees would otherwise never become a rank.
     if !is_active() {
         // It reports its own faults and must not stop the loop.
-        drop(
-            py.import("laggard._attach")
-                .and_then(|attach| attach.call_method0("become_rank")),
-        );
+        let attach = py.import("laggard._attach");
+        quietly(py, attach.and_then(|it| it.call_method0("become_rank")));
     }
     STEP.get_or_try_init(py, || Py::new(py, Step))
         .map(|step| step.clone_ref(py))

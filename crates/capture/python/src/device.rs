@@ -10,9 +10,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::{ffi, intern};
 use steps::{is_sampled, run_of};
 
-use crate::contexts::stage;
 use crate::cuda::CudaEvents;
-use crate::probe::{NO_CODE, now, with_probe};
+use crate::errors::{fault, quietly};
+use crate::probe::now;
 
 /// `Accelerator` of `python/laggard/_device.py`.
 static ACCELERATOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -206,8 +206,13 @@ impl DeviceMarks {
             return;
         };
         if let Err(error) = state.take(py, mark, self.sampled.get(), write) {
-            state.use_of = Use::Without;
-            note(py, &error);
+            match fault(py, error) {
+                Some(error) => {
+                    state.use_of = Use::Without;
+                    note(py, &error);
+                }
+                None => state.abandon(),
+            }
         }
         let (is_recording, is_waiting) = match &state.use_of {
             Use::Torch(recorder) => recorder.is_busy(),
@@ -244,6 +249,15 @@ impl DeviceState {
             Use::Torch(recorder) => recorder.take(py, mark, may_begin, write),
             Use::Cuda(recorder) => recorder.take(py, mark, may_begin, write),
             Use::Unstarted(_) | Use::Without => Ok(()),
+        }
+    }
+
+    /// Gives up what is recorded.
+    fn abandon(&mut self) {
+        match &mut self.use_of {
+            Use::Torch(recorder) => recorder.abandon(),
+            Use::Cuda(recorder) => recorder.abandon(),
+            Use::Unstarted(_) | Use::Without => {}
         }
     }
 
@@ -447,11 +461,10 @@ fn note(py: Python<'_>, error: &PyErr) {
     let Some(accelerator) = ACCELERATOR.get(py) else {
         return;
     };
-    drop(
-        accelerator
-            .bind(py)
-            .call_method1("failed", (error.value(py),)),
-    );
+    let failed = accelerator
+        .bind(py)
+        .call_method1("failed", (error.value(py),));
+    quietly(py, failed);
 }
 
 /// Says what the device is, for marks on its clock: an object with ``is_started()``, ``event()``,
@@ -466,33 +479,12 @@ pub(crate) fn uses_device() -> bool {
     // SAFETY: marks are made by functions that Python calls.
     let py = unsafe { Python::assume_attached() };
     let started = ACCELERATOR.get(py).map(|it| is_started(py, it));
-    matches!(started, Some(Ok(Some(true))))
+    let started = started.and_then(|started| quietly(py, started));
+    started.flatten() == Some(true)
 }
 
 /// The same of an accelerator; `None` if there is none to use.
 fn is_started(py: Python<'_>, accelerator: &Py<PyAny>) -> PyResult<Option<bool>> {
     let started = accelerator.call_method0(py, intern!(py, "is_started"))?;
     started.extract(py)
-}
-
-/// Takes note that the loop begins to read something back from its device; whether this step is
-/// sampled.
-#[pyfunction]
-pub(crate) fn begin_read_back() -> bool {
-    let mut recorded = false;
-    with_probe(|probe| recorded = probe.read_back(Event::ReadBackBegin));
-    recorded
-}
-
-/// Takes note that it has it.
-///
-/// :param line: What the line that wanted it is called, if it has a name.
-#[pyfunction]
-pub(crate) fn end_read_back(line: Option<&Bound<'_, PyAny>>) {
-    // What it has is on its way to the script, which no fault of ours may reach.
-    let named = line.and_then(|line| stage(line).ok());
-    with_probe(|probe| {
-        let name = named.map_or(NO_CODE, |named| named.get().code(probe));
-        probe.read_back(Event::ReadBackEnd { name });
-    });
 }

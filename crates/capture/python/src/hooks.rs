@@ -1,5 +1,6 @@
 //! What `python/laggard` hooks into PyTorch.
 
+use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +11,8 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
 
 use crate::contexts::stage;
-use crate::probe::{is_active, with_probe};
+use crate::errors::quietly;
+use crate::probe::{BackwardPass, is_active, is_loop_thread, with_probe};
 
 /// Takes note of something the loop did; ``kind`` is a number of ``MarkKind``.
 #[pyfunction]
@@ -132,7 +134,7 @@ impl OptimizerHook {
             && !is_active()
         {
             // It reports its own faults and must not stop the optimizer.
-            drop(become_rank.call0(of_pytorch.py()));
+            quietly(of_pytorch.py(), become_rank.call0(of_pytorch.py()));
         }
         let optimizer = of_pytorch.get_borrowed_item(0);
         with_probe(|probe| {
@@ -184,8 +186,9 @@ impl EngineProxy {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
-        if let Some(on_begin) = &self.on_begin {
-            drop(on_begin.call0(args.py()));
+        let _pass = BackwardPass::begin();
+        if let Some(on_begin) = self.on_begin.as_ref().filter(|_| is_loop_thread()) {
+            quietly(args.py(), on_begin.call0(args.py()));
         }
         let mut reduces = false;
         with_probe(|probe| {
@@ -195,7 +198,7 @@ impl EngineProxy {
         if let Some(before_waits) = self.before_waits.as_ref().filter(|_| reduces)
             && let Ok(roots) = args.get_item(0)
         {
-            drop(before_waits.call1(args.py(), (roots,)));
+            quietly(args.py(), before_waits.call1(args.py(), (roots,)));
         }
         let done = self.run_backward.call(args.py(), args, kwargs);
         // After an error too: the depth of nested passes must come back to zero.
@@ -207,10 +210,16 @@ impl EngineProxy {
     fn queue_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = callback.py();
         if let Some(before_waits) = self.before_waits.as_ref().filter(|_| records_device()) {
-            drop(before_waits.call1(py, (py.None(),)));
+            quietly(py, before_waits.call1(py, (py.None(),)));
         }
         let queue = intern!(py, "queue_callback");
         self.engine.call_method1(py, queue, (callback,))
+    }
+
+    /// PyTorch's compiler knows the engine by its class.
+    #[getter(__class__)]
+    fn class<'py>(&self, py: Python<'py>) -> Bound<'py, PyType> {
+        self.engine.bind(py).get_type()
     }
 
     fn __getattr__(&self, name: &Bound<'_, PyString>) -> PyResult<Py<PyAny>> {
@@ -228,9 +237,7 @@ static NEXT: PyOnceLock<Next> = PyOnceLock::new();
 
 /// Puts a method before ``__next__`` of a class, once in a process.
 ///
-/// A method of C, not a callable object: the interpreter then calls it without binding.
-///
-/// :param on_batch: Called after each batch; it reports its own faults.
+/// :param on_batch: Called after each batch of the loop's thread; it reports its own faults.
 #[pyfunction]
 #[pyo3(signature = (iterator, on_batch = None))]
 pub(crate) fn hook_next(iterator: &Bound<'_, PyType>, on_batch: Option<Py<PyAny>>) -> PyResult<()> {
@@ -239,20 +246,39 @@ pub(crate) fn hook_next(iterator: &Bound<'_, PyType>, on_batch: Option<Py<PyAny>
     if NEXT.set(py, Next { original, on_batch }).is_err() {
         return Ok(());
     }
-    // It lives as long as the class, and so does the process.
+    let method = ffi::PyMethodDefPointer { PyCFunction: next };
+    replace_method(iterator, c"__next__", method, ffi::METH_NOARGS)
+}
+
+/// Puts a method of C in the place of one of a class. Unlike a callable object, the interpreter calls it without
+/// binding.
+pub(crate) fn replace_method(
+    class: &Bound<'_, PyType>,
+    name: &'static CStr,
+    method: ffi::PyMethodDefPointer,
+    flags: c_int,
+) -> PyResult<()> {
+    let py = class.py();
+    let text = name.to_string_lossy();
+    let documented = class
+        .getattr(text.as_ref())?
+        .getattr(intern!(py, "__doc__"))?;
+    let documented = documented.extract::<String>().ok();
+    let documented = documented.and_then(|text| CString::new(text).ok());
+    // They live as long as the class, and so does the process.
     let definition = Box::leak(Box::new(ffi::PyMethodDef {
-        ml_name: c"__next__".as_ptr(),
-        ml_meth: ffi::PyMethodDefPointer { PyCFunction: next },
-        ml_flags: ffi::METH_NOARGS,
-        ml_doc: std::ptr::null(),
+        ml_name: name.as_ptr(),
+        ml_meth: method,
+        ml_flags: flags,
+        ml_doc: documented.map_or(std::ptr::null(), |text| text.into_raw().cast_const()),
     }));
     // SAFETY: the class is one, the definition is never freed, and the call gives a new
     // reference or none with an exception set.
     let method = unsafe {
-        let made = ffi::PyDescr_NewMethod(iterator.as_type_ptr(), definition);
+        let made = ffi::PyDescr_NewMethod(class.as_type_ptr(), definition);
         Bound::from_owned_ptr_or_err(py, made)?
     };
-    iterator.setattr(intern!(py, "__next__"), method)
+    class.setattr(text.as_ref(), method)
 }
 
 extern "C" fn next(iterator: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -272,8 +298,8 @@ extern "C" fn next(iterator: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut 
     };
     if !batch.is_null() {
         with_probe(|probe| probe.hook(MarkKind::DataEnd));
-        if let Some(on_batch) = on_batch {
-            drop(on_batch.call0(py));
+        if let Some(on_batch) = on_batch.as_ref().filter(|_| is_loop_thread()) {
+            quietly(py, on_batch.call0(py));
         }
     // SAFETY: an exception is set.
     } else if unsafe { ffi::PyErr_ExceptionMatches(ffi::PyExc_StopIteration) } != 0 {

@@ -13,9 +13,11 @@ mod calls;
 mod contexts;
 mod cuda;
 mod device;
+mod errors;
 mod hooks;
 mod probe;
 mod profile;
+mod read_backs;
 mod summary;
 
 use pyo3::prelude::*;
@@ -27,7 +29,7 @@ mod _native {
     #[pymodule_export]
     use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
     #[pymodule_export]
-    use crate::device::{begin_read_back, end_read_back, set_accelerator};
+    use crate::device::set_accelerator;
     #[pymodule_export]
     use crate::hooks::{
         CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, issued_on_device, mark,
@@ -35,11 +37,13 @@ mod _native {
     };
     #[pymodule_export]
     use crate::probe::{
-        activate, close, current_step, group, group_number, is_active, note, ring_path, set_closed,
-        set_role,
+        activate, close, current_step, group, group_number, is_active, keep, note, ring_path,
+        set_closed, set_role,
     };
     #[pymodule_export]
     use crate::profile::set_recorder;
+    #[pymodule_export]
+    use crate::read_backs::{begin_read_back, end_read_back, hook_read_backs};
     #[pymodule_export]
     use crate::summary::job_verdict;
 }

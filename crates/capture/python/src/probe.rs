@@ -24,6 +24,9 @@ use crate::profile::Windows;
 static PROBE: AtomicPtr<Probe> = AtomicPtr::new(ptr::null_mut());
 static FORK_HANDLER: Once = Once::new();
 
+/// The thread that is in a backward pass, 0 if none is. Autograd may run hooks of it on threads of its own.
+static BACKWARD: AtomicUsize = AtomicUsize::new(0);
+
 /// Code of what has no name, or whose name found no room in the table.
 pub(crate) const NO_CODE: u16 = u16::MAX;
 
@@ -47,6 +50,10 @@ struct LoopState {
     counter: Cell<StepCounter>,
     backward_depth: Cell<u32>,
     optimizer_depth: Cell<u32>,
+    /// Whether the loop has gone on since an optimizer began that did not end: an exception left it.
+    is_optimizer_left: Cell<bool>,
+    /// Whether an optimizer ran inside the backward pass, on a thread of autograd's.
+    is_stepped_inside: Cell<bool>,
     /// Which optimizer has run, 0 for one that has no number.
     optimizer: Cell<usize>,
     /// The explicit stage that is open.
@@ -79,20 +86,54 @@ pub(crate) fn with_probe(body: impl FnOnce(&Probe)) {
     }
 }
 
+/// A backward pass of the calling thread, until it is dropped.
+pub(crate) struct BackwardPass {
+    outer: usize,
+}
+
+impl BackwardPass {
+    pub(crate) fn begin() -> Self {
+        let outer = BACKWARD.swap(this_thread(), Relaxed);
+        Self { outer }
+    }
+}
+
+impl Drop for BackwardPass {
+    fn drop(&mut self) {
+        BACKWARD.store(self.outer, Relaxed);
+    }
+}
+
+fn this_thread() -> usize {
+    // `gettid` would be a system call for each mark.
+    // SAFETY: the call cannot fail.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// The thread that runs the training loop, if the calling one is of it.
+fn thread_of_loop() -> usize {
+    match BACKWARD.load(Relaxed) {
+        0 => this_thread(),
+        in_backward => in_backward,
+    }
+}
+
+/// Whether the calling thread is the one that runs the training loop of a rank.
+pub(crate) fn is_loop_thread() -> bool {
+    let mut is_it = false;
+    with_probe(|probe| is_it = probe.is_loop_thread());
+    is_it
+}
+
 impl Probe {
     fn is_loop_thread(&self) -> bool {
-        // `gettid` would be a system call for each mark.
-        // SAFETY: the call cannot fail.
-        let current = unsafe { libc::pthread_self() };
-        current as usize == self.loop_thread.load(Relaxed)
+        this_thread() == self.loop_thread.load(Relaxed)
     }
 
     /// Moves the loop to the calling thread if no optimizer has run yet.
     fn adopt_loop_thread(&self) {
         if !self.of_loop.proved.get() {
-            // SAFETY: the call cannot fail.
-            self.loop_thread
-                .store(unsafe { libc::pthread_self() } as usize, Relaxed);
+            self.loop_thread.store(thread_of_loop(), Relaxed);
         }
     }
 
@@ -118,6 +159,10 @@ impl Probe {
             self.adopt_loop_thread();
         }
         let Some(of_loop) = self.of_loop() else {
+            let in_loop = BACKWARD.load(Relaxed) == self.loop_thread.load(Relaxed);
+            if in_loop && kind == MarkKind::OptimizerEnd {
+                self.of_loop.is_stepped_inside.set(true);
+            }
             return;
         };
         if !of_loop.is_outermost(kind) {
@@ -236,10 +281,15 @@ impl Probe {
         self.device.mark(&mark, |time| self.ring.write(time));
     }
 
+    /// Whether what the calling thread reads back from its device is recorded in this step.
+    pub(crate) fn records_read_backs(&self) -> bool {
+        self.device.is_recording() && self.is_loop_thread()
+    }
+
     /// Takes note that the host waits for its device, or has waited, if this step is sampled;
     /// whether it is.
     pub(crate) fn read_back(&self, event: Event) -> bool {
-        if !self.device.is_recording() || !self.is_loop_thread() {
+        if !self.records_read_backs() {
             return false;
         }
         let (step, on_loop_thread) = (self.step.load(Relaxed), true);
@@ -258,7 +308,12 @@ impl Probe {
         let before = counter.step();
         let step = match kind {
             MarkKind::OptimizerEnd => counter.count_optimizer(of_loop.optimizer.get()),
-            MarkKind::BackwardEnd => counter.count_pass(uses_device),
+            MarkKind::BackwardEnd => {
+                if of_loop.is_stepped_inside.take() {
+                    counter.count_optimizer(0);
+                }
+                counter.count_pass(uses_device)
+            }
             _ => counter.count(kind),
         };
         of_loop.counter.set(counter);
@@ -306,6 +361,13 @@ impl Probe {
 impl LoopState {
     /// Whether a begin or end is not inside another of its kind.
     fn is_outermost(&self, kind: MarkKind) -> bool {
+        if matches!(kind, MarkKind::DataBegin | MarkKind::BackwardEnd) {
+            self.is_optimizer_left.set(self.optimizer_depth.get() > 0);
+        }
+        if kind == MarkKind::OptimizerBegin && self.is_optimizer_left.take() {
+            // Of a run that an exception left PyTorch tells no end.
+            self.optimizer_depth.set(0);
+        }
         let (depth, begins) = match kind {
             MarkKind::BackwardBegin => (&self.backward_depth, true),
             MarkKind::BackwardEnd => (&self.backward_depth, false),
@@ -410,8 +472,7 @@ pub(crate) fn activate(
     });
     let probe = Box::leak(Box::new(Probe {
         ring,
-        // SAFETY: the call cannot fail.
-        loop_thread: AtomicUsize::new(unsafe { libc::pthread_self() } as usize),
+        loop_thread: AtomicUsize::new(thread_of_loop()),
         of_loop: LoopState::default(),
         step: AtomicU32::new(0),
         pid,
@@ -443,6 +504,12 @@ pub(crate) fn ring_path() -> Option<PathBuf> {
     let mut path = None;
     with_probe(|probe| path = Some(probe.ring.path().to_owned()));
     path
+}
+
+/// Keeps an object for good, also when the interpreter ends.
+#[pyfunction]
+pub(crate) fn keep(object: Py<PyAny>) {
+    std::mem::forget(object);
 }
 
 /// Says what makes this rank incomparable with others, such as its pipeline stage.

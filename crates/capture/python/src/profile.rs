@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use ring::{ProfileAnswer, ProfileMailbox, ProfileOrder, ProfileState};
 
+use crate::errors::quietly;
 use crate::probe::now;
 
 /// `Recorder` of `python/laggard/_profile.py`.
@@ -190,11 +191,12 @@ impl Windows {
     }
 }
 
-/// Asks the recorder; `None` if it failed. What it raises ends here. Nothing is 0, as `False` is.
+/// Asks the recorder; `None` if it failed. Nothing is 0, as `False` is.
 fn ask<'py>(method: &str, args: impl pyo3::call::PyCallArgs<'py>) -> Option<u8> {
     // SAFETY: marks are made by functions that Python calls.
     let py = unsafe { Python::assume_attached() };
-    let done = RECORDER.get(py)?.bind(py).call_method1(method, args).ok()?;
+    let done = RECORDER.get(py)?.bind(py).call_method1(method, args);
+    let done = quietly(py, done)?;
     done.extract().ok().or_else(|| done.is_none().then_some(0))
 }
 
