@@ -18,6 +18,7 @@ use model::{InFlight, Input, PrintedNote, SourceNote};
 mod cause;
 mod ended;
 mod group;
+mod labels;
 mod nccl;
 mod notes;
 mod record;
@@ -26,8 +27,9 @@ mod start;
 mod traceback;
 
 use cause::Whose;
-use ended::Summary;
+use ended::{SlurmTasks, Summary};
 use group::{LoggedGroup, LoggedRank};
+use labels::Labels;
 use nccl::Warnings;
 use record::Records;
 use said::{
@@ -60,6 +62,7 @@ pub(crate) struct WatchdogLog {
     /// Ranks of the largest communicator that NCCL says it has made, 0 if it says of none.
     size: u32,
     tracebacks: Tracebacks,
+    labels: Labels,
     /// In the traceback that a rank prints.
     frames: BTreeMap<u32, Frames>,
     /// What timed out on a rank, as long as no line has named its group.
@@ -156,6 +159,7 @@ impl WatchdogLog {
             reader.consume(read);
             if end.is_some() {
                 let text = String::from_utf8_lossy(&line);
+                log.labels.take(&text);
                 records.line(&text, &mut |record| log.take(record));
                 line.clear();
             }
@@ -163,6 +167,7 @@ impl WatchdogLog {
         // What a log was cut off in may end in half a number.
         let text = String::from_utf8_lossy(&line);
         let whole = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        log.labels.take(whole);
         records.line(whole, &mut |record| log.take(record));
         records.end(&mut |record| log.take(record));
         log.end();
@@ -192,8 +197,20 @@ impl WatchdogLog {
             && self.summary.is_empty()
     }
 
-    /// Takes what its owner ended with.
+    /// Takes what processes ended with of which no line has the name of a rank.
     fn end(&mut self) {
+        let labels = std::mem::take(&mut self.labels);
+        let are_ranks = labels.are_ranks();
+        for (rank, error, follows) in labels.ended_by() {
+            match (are_ranks, follows) {
+                (true, true) => self.take_said(Said::Follows(rank)),
+                (true, false) => self.take_said(Said::of_error(rank, &error)),
+                (false, false) if !self.is_empty() => {
+                    self.take_said(Said::RaisedSomewhere(error));
+                }
+                (false, _) => {}
+            }
+        }
         let tracebacks = std::mem::take(&mut self.tracebacks);
         let Some((error, follows)) = tracebacks.ended_by() else {
             return;
@@ -567,13 +584,29 @@ impl WatchdogLog {
         ranks.max().unwrap_or(0).max(self.size)
     }
 
+    /// Whether a rank waits in a collective that timed out. It has ended for that.
+    fn waits(&self, rank: u32) -> bool {
+        self.counted().contains(&rank) || self.stuck.contains(&rank) || self.gave_up.contains(&rank)
+    }
+
+    /// Ranks that raised errors of their own.
+    fn raised_for_themselves(&self) -> impl Iterator<Item = u32> {
+        let own = self.errors.iter().filter(|(rank, (_, whose))| match whose {
+            Whose::Device => true,
+            Whose::Process => !self.waits(**rank),
+            Whose::Unknown => false,
+        });
+        own.map(|(rank, _)| *rank)
+    }
+
+    /// Whether a process ended for a reason of its own of which no line says what rank it has.
+    fn has_unnamed_end(&self) -> bool {
+        self.error_somewhere.is_some() || self.summary.tasks.iter().any(SlurmTasks::crashed)
+    }
+
     /// The rank that ended for a reason of its own, and the signal that killed it, if one did.
     fn death(&self) -> Option<(u32, Option<i32>)> {
-        let counted = self.counted();
-        // Who waits in a collective that timed out has ended for it.
-        let waits = |rank: u32| {
-            counted.contains(&rank) || self.stuck.contains(&rank) || self.gave_up.contains(&rank)
-        };
+        let waits = |rank: u32| self.waits(rank);
         let first = self.summary.first();
         if let Some((first, with_it)) = &first
             && let Some(signal) = first.killed_by()
@@ -600,15 +633,7 @@ impl WatchdogLog {
         {
             return Some((exits.rank, None));
         }
-        let mut own = self
-            .errors
-            .iter()
-            .filter(|(rank, (_, whose))| match whose {
-                Whose::Device => true,
-                Whose::Process => !waits(**rank),
-                Whose::Unknown => false,
-            })
-            .map(|(rank, _)| *rank);
+        let mut own = self.raised_for_themselves();
         // What raises on several ranks is no rank's fault.
         let (rank, None) = (own.next()?, own.next()) else {
             return None;
@@ -642,7 +667,8 @@ pub(crate) fn report(
     // Nobody knows what a rank that ended had entered.
     // `said` takes no rank from `MAX_RANKS` on, so that a damaged line does not make this long.
     let silence_counts = !log.leaves_out && !log.is_of_several;
-    let last = log.ranks.last().max(log.gave_up.last());
+    let ended = log.summary.ended.iter().map(|it| &it.rank).max();
+    let last = log.ranks.last().max(log.gave_up.last()).max(ended);
     let ranks = last.map_or(0, |last| last + 1).max(log.size());
     let unknown: Vec<u32> = (0..ranks)
         .filter(|_| silence_counts)
@@ -651,7 +677,7 @@ pub(crate) fn report(
         .collect();
     // All that are known wait alike, and one that no line names has ended.
     let mut groups = log.groups.values();
-    let is_unnamed = log.error_somewhere.is_some()
+    let is_unnamed = log.has_unnamed_end()
         && unknown.is_empty()
         && groups.all(|group| {
             group
@@ -659,7 +685,7 @@ pub(crate) fn report(
                 .values()
                 .all(|it| it.waits_in() == group.waits_in())
         });
-    let has_death = dead.is_some() || is_unnamed;
+    let has_death = dead.is_some() || is_unnamed || log.raised_for_themselves().next().is_some();
     let is_waited =
         !log.timeouts.is_empty() || log.groups.values().any(|it| it.waits_in().is_some());
     let mut notes = log.notes();
@@ -733,25 +759,14 @@ pub(crate) fn report(
     if is_waited && log.leaves_out {
         notes.push(PrintedNote::LeavesOut);
     }
-    for both in &log.differing {
-        let [one, other] = both;
-        // Sides are unlike operations at one number; ranks at two numbers are only apart.
-        if one.work.number != other.work.number || one.work == other.work {
-            continue;
-        }
+    for sides in compared(&log.differing) {
         take(Input::Group {
             group,
             name: "unknown".to_owned(),
-            members: both.iter().map(|it| it.rank).collect(),
+            members: sides.keys().copied().collect(),
         });
-        for it in both {
-            take(entered(
-                it.rank,
-                group,
-                it.work.number,
-                Some(&it.work),
-                false,
-            ));
+        for (rank, work) in sides {
+            take(entered(rank, group, work.number, Some(work), false));
         }
         group += 1;
     }
@@ -765,6 +780,28 @@ pub(crate) fn report(
         take(Input::Killed { rank, signal });
     }
     Reported { group, has_death }
+}
+
+/// What ranks were about to do that PyTorch compared two by two, those of one group together: a rank that
+/// two pairs share calls the same in both.
+fn compared(pairs: &[[Fingerprint; 2]]) -> Vec<BTreeMap<u32, &Work>> {
+    let mut all: Vec<BTreeMap<u32, &Work>> = Vec::new();
+    // Sides are unlike operations at one number; ranks at two numbers are only apart.
+    let unlike = pairs
+        .iter()
+        .filter(|[one, other]| one.work.number == other.work.number && one.work != other.work);
+    for both in unlike {
+        let works = both.each_ref().map(|it| (it.rank, &it.work));
+        let known = |sides: &&mut BTreeMap<u32, &Work>| {
+            let of_both = works.map(|(rank, work)| sides.get(&rank).map(|known| *known == work));
+            of_both.contains(&Some(true)) && !of_both.contains(&Some(false))
+        };
+        match all.iter_mut().find(known) {
+            Some(sides) => sides.extend(works),
+            None => all.push(works.into()),
+        }
+    }
+    all
 }
 
 fn entered(rank: u32, group: u32, number: u64, work: Option<&Work>, completed: bool) -> Input {

@@ -257,6 +257,12 @@ impl SlurmTasks {
         self.how.starts_with("Killed")
     }
 
+    /// Whether they ended for a reason of their own, whatever others did.
+    pub(super) fn crashed(&self) -> bool {
+        let of_itself = ["Out Of Memory", "Segmentation fault", "Bus error"];
+        of_itself.iter().any(|it| self.how.starts_with(it))
+    }
+
     /// `node7: task 0: Out Of Memory`, unless tasks ended for the sake of others.
     fn read(ended: &str) -> Option<Self> {
         let (host, rest) = ended.split_once(": task")?;

@@ -450,14 +450,18 @@ pub(super) fn actor(record: &str) -> Option<&str> {
     (is_name && !class.is_empty()).then_some(class)
 }
 
-/// The rank of the job in `[rank8]:`, which other brackets may stand before, in Determined's `[rank=8]` or in
-/// Open MPI's `[1,8]<stderr>:`.
+/// The rank of the job in `[rank8]:`, which other brackets may stand before, in Determined's `[rank=8]`, in
+/// Open MPI's `[1,8]<stderr>:` or in SageMaker's `[1,mpirank:8,algo-2]<stderr>:`.
 pub(super) fn printed_by(record: &str) -> Option<u32> {
     let of_rank =
         |(at, word): (usize, &str)| bracketed(record[at + word.len()..].trim_start_matches('='));
     let of_mpi = || {
         let (label, _) = record.split_once("]<std")?;
         let (job, rank) = label.strip_prefix('[')?.split_once(',')?;
+        let rank = match rank.strip_prefix("mpirank:") {
+            Some(rank) => rank.split(',').next()?,
+            None => rank,
+        };
         let is_number = |it: &str| digits(it) == it.len();
         is_number(job).then(|| rank.parse().ok()).flatten()
     };

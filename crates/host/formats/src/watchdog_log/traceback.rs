@@ -11,6 +11,10 @@ use super::said::{number, raised};
 /// what its threads ran into.
 const MAX_BEHIND: u32 = 20;
 
+/// What begins a traceback.
+const TRACEBACK: &str = "Traceback (most recent call last)";
+/// What an interpreter prints that cannot go on.
+const FATAL: &str = "Fatal Python error: ";
 /// What Python prints before the traceback of an exception that ends no process.
 const NOT_OF_PROCESSES: [&str; 2] = ["Exception ignored in", "Exception in thread "];
 /// Errors of connections that may be of another rank whatever frames they have: PyTorch raises the first out
@@ -58,7 +62,7 @@ pub(super) struct Frames {
 impl Frames {
     /// Takes a record that may be a frame, or begin a traceback.
     pub(super) fn take(&mut self, record: &str) {
-        if record.contains("Traceback (most recent call last)") {
+        if record.contains(TRACEBACK) {
             *self = Self {
                 is_ignored: self.ignores_next,
                 ..Self::default()
@@ -122,18 +126,23 @@ fn own_line(file: &str, rest: &str) -> Option<String> {
 }
 
 impl Tracebacks {
+    /// Whether there is anything to follow from this line on.
+    pub(super) fn begin_with(line: &str) -> bool {
+        line.starts_with(TRACEBACK) || line.starts_with(FATAL) || has_any(line, &NOT_OF_PROCESSES)
+    }
+
     pub(super) fn take(&mut self, record: &str) {
         self.frames.take(record);
-        if record.starts_with("Traceback (most recent call last)") && self.frames.is_ignored() {
+        if record.starts_with(TRACEBACK) && self.frames.is_ignored() {
             // It ends nothing, and is as any other line behind an error that did.
-        } else if record.starts_with("Traceback (most recent call last)") {
+        } else if record.starts_with(TRACEBACK) {
             self.follows &= self.goes_on;
             (self.is_inside, self.goes_on, self.error) = (true, false, None);
             self.caught = None;
         } else if record.starts_with("Original Traceback (most recent call last)") {
             self.caught = self.error.take().map(|(error, _)| error);
             self.is_inside = true;
-        } else if let Some(error) = record.strip_prefix("Fatal Python error: ") {
+        } else if let Some(error) = record.strip_prefix(FATAL) {
             (self.is_inside, self.follows) = (false, false);
             self.error = Some((error.to_owned(), 0));
         } else if self.is_inside && !record.starts_with(char::is_whitespace) {

@@ -304,3 +304,81 @@ fn mpich_says_which_process_ended() {
         }]
     );
 }
+
+#[test]
+fn labels_that_agree_with_ranks_name_the_rank_of_an_error() {
+    let raised = raised_in("a.py", "ValueError: nan loss");
+    for label in ["N: ", "[defaultN]:", "[trainerN]: "] {
+        let of = |rank: u32, text: &str| {
+            let label = label.replace('N', &rank.to_string());
+            text.lines()
+                .map(|line| format!("{label}{line}\n"))
+                .collect::<String>()
+        };
+        let error = of(3, &raised.replace("[rank3]: ", ""));
+        assert_eq!(
+            dead(&[&*error, &*of(0, &lost(0))].concat()),
+            Some(3),
+            "{label}"
+        );
+        // A number of a task or of a process on its host.
+        let text = [&*error, &*of(0, &lost(0)), &*of(1, &lost(5))].concat();
+        assert_eq!(dead(&text), None, "{label}");
+        let raised = PrintedNote::RaisedSomewhere("ValueError: nan loss, at a.py:30".to_owned());
+        assert!(notes(&text).contains(&raised), "{label}");
+    }
+    let of_mpi = raised.replace("[rank3]", "[1,mpirank:3,algo-2]<stderr>");
+    assert_eq!(dead(&of_mpi), Some(3));
+}
+
+#[test]
+fn what_ranks_wait_in_follows_from_errors_of_several_others() {
+    let waits = status(0, DEFAULT, 0, 9, 8);
+    let raised = |rank: u32| {
+        raised_in("a.py", "OutOfMemoryError: CUDA out of memory").replace('3', &rank.to_string())
+    };
+    let text = [waits, raised(1), raised(2)].concat();
+    assert_eq!(dead(&text), None);
+    assert!(report(&[&read(&text)], 0, &mut |_| {}).has_death);
+}
+
+#[test]
+fn a_task_that_crashed_is_what_the_others_wait_for() {
+    let all = [status(0, DEFAULT, 0, 9, 8), status(1, DEFAULT, 1, 9, 8)].concat();
+    let has_death = |how: &str| {
+        let task = format!("srun: error: n1: task 2: {how}\n");
+        report(&[&read(&[&*all, &*task].concat())], 0, &mut |_| {}).has_death
+    };
+    assert!(has_death("Out Of Memory"));
+    assert!(has_death("Segmentation fault (core dumped)"));
+    // So do ranks that gave up.
+    assert!(!has_death("Exited with exit code 1"));
+}
+
+#[test]
+fn who_ended_first_and_printed_nothing_is_waited_for() {
+    let all = [status(0, DEFAULT, 0, 9, 8), status(1, DEFAULT, 1, 9, 8)].concat();
+    let text = [all, ended(&[(0, -6), (1, -6), (2, 1)])].concat();
+    assert_eq!(members(&text), [[0, 1, 2]]);
+    assert!(notes(&text).contains(&PrintedNote::Uncounted(vec![2])));
+}
+
+#[test]
+fn ranks_that_pytorch_compares_with_one_are_of_one_group() {
+    let compared = |rank: u32, number: u64| {
+        let call = |rank: u32, op: &str| {
+            format!(
+                "Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber={number}, OpType={op}, \
+                 TensorShape=[10], TensorDtypes=Float)"
+            )
+        };
+        format!(
+            "[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. {}, but {}.\n",
+            call(rank, "ALLREDUCE"),
+            call(2, "BROADCAST")
+        )
+    };
+    let text = [compared(0, 12), compared(1, 12), compared(3, 12)].concat();
+    assert_eq!(members(&text), [[0, 1, 2, 3]]);
+    assert_eq!(members(&[text, compared(0, 15)].concat()).len(), 2);
+}
