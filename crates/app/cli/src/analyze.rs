@@ -37,7 +37,7 @@ pub(crate) struct AnalyzeArgs {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Also print what was slow and cost nothing
+    /// Also print the victims of each incident, and slow places that cost nothing
     #[arg(long, short)]
     verbose: bool,
     /// Write a self-contained HTML report of a single recording

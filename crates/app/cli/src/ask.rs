@@ -35,7 +35,7 @@ pub(crate) struct ProfileArgs {
     /// Ranks of this host to profile, such as 0-3,7
     #[arg(long)]
     ranks: Option<String>,
-    /// Seconds to record, at most 60 [default: as the settings say]
+    /// Seconds to record, at most 60 [default: `max_s` in `[profile]` of the settings]
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     /// Seconds to wait for the answer

@@ -36,7 +36,8 @@ pub(crate) struct CompareArgs {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Exit with 1 if B is slower than A, or hangs; with 2 if there are too few steps
+    /// Exit with 1 if B is slower than A, hangs while A does not, or may be slower and has a new
+    /// incident of at least severity warning; with 2 if there are too few steps
     #[arg(long, value_name = "WHAT")]
     fail_on: Option<FailOnOutcome>,
     /// Smallest change that counts, in percent of a step

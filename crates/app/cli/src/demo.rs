@@ -68,13 +68,13 @@ enum DemoFault {
     Callback,
     /// The same with a barrier after it
     CallbackBarrier,
-    /// One rank is late into an extra all-reduce
+    /// One rank enters an extra all-reduce late
     LateCollective,
     /// Another rank's data loader is slow in each step
     Rotating,
     /// One rank's data loader takes 200 ms in every tenth step
     Periodic,
-    /// One rank's data loader is slow, and another rank's forward pass a little less
+    /// One rank's data loader is slow, and another rank's forward pass is slow, but a little less so
     Two,
     /// All ranks' data loaders are slow
     AllData,

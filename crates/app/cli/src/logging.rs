@@ -19,7 +19,7 @@ static IS_JSON: AtomicBool = AtomicBool::new(false);
 /// How a command that serves writes to standard error.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct LogArgs {
-    /// Write to standard error as text, or as a JSON object a line; LAGGARD_LOG holds the level
+    /// Format of standard error: text, or one JSON object per line; LAGGARD_LOG holds the level
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 }

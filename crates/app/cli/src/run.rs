@@ -56,7 +56,7 @@ pub(crate) struct RunArgs {
     /// Print the verdict as one line of JSON at the end, on standard output
     #[arg(long)]
     json: bool,
-    /// Also print what was slow and cost nothing
+    /// Also print the victims of each incident, and slow places that cost nothing
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]

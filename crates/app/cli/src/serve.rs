@@ -39,7 +39,7 @@ pub(crate) struct ServeArgs {
     /// Tokens of agents, viewers and admins (TOML), one for each role
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Certificate (PEM) for TLS, with those between it and its authority
+    /// TLS certificate (PEM), followed by its intermediate certificates
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Key of the certificate (PEM)
@@ -53,16 +53,16 @@ pub(crate) struct ServeArgs {
     /// listens on, with the host's name if it listens on all]
     #[arg(long, value_name = "URL", value_parser = address, requires = "bus")]
     url: Option<String>,
-    /// Most jobs that may run at once
+    /// Maximum number of jobs that run at once
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
-    /// Most bytes to keep of one job
+    /// Maximum number of bytes to keep for one job
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 30)]
     max_job_bytes: u64,
-    /// Forget ended jobs after so many silent days
+    /// Delete ended jobs that have been silent for this many days
     #[arg(long, value_name = "DAYS", value_parser = amount)]
     keep_days: Option<f64>,
-    /// Forget the jobs that ended first while all jobs together take more
+    /// While all jobs together exceed this size, delete those that ended first
     #[arg(long, value_name = "GB", value_parser = amount)]
     keep_gb: Option<f64>,
     /// Keep the findings of all jobs as tables (Parquet) in a folder, or in s3://BUCKET/PREFIX

@@ -24,7 +24,7 @@ pub(crate) struct LayoutArgs {
     /// Size of pipeline parallelism
     #[arg(long, value_name = "RANKS")]
     pp: Option<u32>,
-    /// Order in which ranks are counted, fastest first, such as tp-cp-ep-dp-pp
+    /// Order of the parallel axes in rank numbers, fastest axis first, such as tp-cp-ep-dp-pp
     #[arg(long, value_name = "ORDER")]
     order: Option<String>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct SettingsArgs {
     /// Default: the file that LAGGARD_CONFIG names, if any.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Cut steps before the data wait, as published, instead of where ranks last met
+    /// Cut steps before the data wait, as StageFrontier (2026) does, instead of where ranks last met
     #[arg(long)]
     published_cut: bool,
 }

@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Watch the jobs of a collector in the terminal
 ///
 /// Shows all jobs, those that need attention first. Enter opens one: where the time of its steps
-/// goes, and its incidents. The picture follows the collector.
+/// goes, and its incidents. The screen updates as the collector does.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys:

@@ -17,7 +17,7 @@ use crate::environment;
 /// Authorities to trust behind an address with TLS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TrustArgs {
-    /// Authorities (PEM) to trust behind https:// and tls:// addresses [default: those of the
+    /// Certificate authorities (PEM) to trust for https:// and tls:// addresses [default: those of the
     /// system]
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,

@@ -29,7 +29,7 @@ pub fn cut(of_last_window: Option<(Cut, Meeting)>) -> String {
 /// Why labels of a window were weakened. docs/labels/limits.md lists what it may be.
 pub fn downgrade(downgrade: &Downgrade) -> String {
     match downgrade {
-        Downgrade::NoWholeStep => "no step was recorded whole on every rank".to_owned(),
+        Downgrade::NoWholeStep => "no step was fully recorded on every rank".to_owned(),
         Downgrade::Uncovered { share } => {
             format!(
                 "{:.1} % of the step lies outside every stage",
@@ -47,10 +47,10 @@ pub fn downgrade(downgrade: &Downgrade) -> String {
             format!("{ranks} ranks on other hosts are not recorded")
         }
         Downgrade::IncompleteSteps { steps: 1 } => {
-            "1 step was not recorded whole on every rank".to_owned()
+            "1 step was not fully recorded on every rank".to_owned()
         }
         Downgrade::IncompleteSteps { steps } => {
-            format!("{steps} steps were not recorded whole on every rank")
+            format!("{steps} steps were not fully recorded on every rank")
         }
         Downgrade::BatchesReadAhead => {
             "data waits could not be assigned to the step that uses the batch".to_owned()

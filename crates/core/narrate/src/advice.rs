@@ -18,8 +18,8 @@ fn sentence(action: &Action) -> String {
                 .to_owned()
         }
         Action::CompareBatches => {
-            "compare what the ranks have to compute in each step, such as lengths of sequences; if it \
-             is alike, look at what they share: CPU cores, garbage collection, power"
+            "compare what the ranks have to compute in each step, such as sequence lengths; if that \
+             is the same, look at what they share: CPU cores, garbage collection, power"
                 .to_owned()
         }
         Action::LookAtInputPipeline => {
@@ -43,9 +43,11 @@ fn sentence(action: &Action) -> String {
             whose(ranks)
         ),
         Action::RemoveReadBacks { ranks } => format!(
-            "remove what only {} reads back or synchronizes in each step (`.item()`, `.cpu()`): the \
-             other hosts run ahead of their devices, so that these never wait for them",
-            who(ranks)
+            "remove what only {} {} back or {} in each step (`.item()`, `.cpu()`): the other hosts \
+             run ahead, and their devices never wait for them",
+            who(ranks),
+            of(ranks, "reads", "read"),
+            of(ranks, "synchronizes", "synchronize")
         ),
         Action::LookAtStage { ranks, part } => stage(ranks, part),
         Action::LookForPeriod { steps } => {
@@ -53,9 +55,10 @@ fn sentence(action: &Action) -> String {
         }
         Action::LookAtFunction { ranks, at } => function(ranks, *at),
         Action::FreeCores { ranks } => format!(
-            "on {}, look at what shares its cores: affinity, limits of its cgroup, other \
+            "on {}, look at what limits or shares {} cores: CPU affinity, cgroup limits, other \
              processes",
-            who(ranks)
+            who(ranks),
+            its(ranks)
         ),
         // Both files: that of cgroup v2 and that of v1.
         Action::RaiseQuota { ranks } => {
@@ -109,19 +112,19 @@ fn link_end(end: &LinkEnd) -> String {
 fn in_pipeline(action: &PipelineAction) -> String {
     match action {
         PipelineAction::LookAtMachine { ranks } => format!(
-            "look at the machine of {}: clocks, temperature, other load; take it out if nothing \
-             helps",
+            "look at the machine of {}: clocks, temperature, other load; remove it from the job if \
+             nothing helps",
             who(ranks)
         ),
         PipelineAction::BalanceSequences => {
-            "balance the sequences: let every microbatch cost the same, counting that attention \
-             grows with the square of a sequence's length"
+            "balance the sequences so that every microbatch costs the same; the cost of attention \
+             grows with the square of the sequence length"
                 .to_owned()
         }
         // The last stage has both on top of its layers.
         PipelineAction::MoveLayers { stage } => format!(
-            "give stage {stage} fewer layers: partition the model again, counting the output layer \
-             and the loss as the layers they cost; no machine is at fault"
+            "repartition the model with fewer layers on stage {stage}, and count the output layer and \
+             the loss with their cost in layers; no machine is at fault"
         ),
         PipelineAction::LookAtOperations { op_type } => {
             format!("look at {op_type}, and at the heat map for ranks above the others")
@@ -186,17 +189,20 @@ fn stage(ranks: &[u32], part: &StepPart) -> String {
             who_does(ranks)
         ),
         StepPart::BeforeBackward => format!(
-            "look at what only {} from the optimizer on, or from the batch before: batches, logging, \
-             the forward pass; `laggard.stage(\"name\")` tells them apart",
+            "look at what only {} after the optimizer or the previous batch: batches, logging, the \
+             forward pass; `laggard.stage(\"name\")` distinguishes them",
             who_does(ranks)
         ),
         StepPart::Forward => format!(
-            "compare {whose} device clocks, CPU cores and input sizes with its peers' and \
-             profile its forward pass"
+            "compare {whose} device clocks, CPU cores and input sizes with those of {its} peers, \
+             and profile {its} forward pass",
+            its = its(ranks)
         ),
         StepPart::Backward => format!(
-            "compare {whose} device clocks and CPU cores with its peers' and look for gradient \
-             hooks only it runs"
+            "compare {whose} device clocks and CPU cores with those of {} peers, and look for \
+             gradient hooks that only {}",
+            its(ranks),
+            of(ranks, "it runs", "they run")
         ),
         StepPart::Callbacks => format!(
             "look at what only {} between steps: logging, checkpoints, evaluation",
@@ -215,13 +221,13 @@ fn stage(ranks: &[u32], part: &StepPart) -> String {
 
 fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
     let what = at.map(|need| match need {
-        FunctionNeed::Reads => "the storage and network it reads from",
+        FunctionNeed::Reads => "the storage and network that the function reads from",
         FunctionNeed::Loader => "the data loader: storage, decoding, worker processes, CPU cores",
         FunctionNeed::GarbageCollection => {
             "garbage collection: collect on all ranks in the same step, or freeze long-lived \
              objects"
         }
-        FunctionNeed::Sleep => "why it sleeps",
+        FunctionNeed::Sleep => "why the function sleeps",
         FunctionNeed::DeviceWait => "why the host waits for the device",
         FunctionNeed::GpuHealth => {
             "clocks, temperature and power of its GPU, and other processes that use it"
@@ -231,9 +237,11 @@ fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
     match (what, ranks) {
         (Some(what), []) => format!("look at {what}"),
         (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
-        (None, []) => "look at what it does on every rank; it is on the critical path".to_owned(),
+        (None, []) => {
+            "look at what the function does on every rank: it is on the critical path".to_owned()
+        }
         (None, ranks) => format!(
-            "compare what {} in it with {} peers: input, clocks, CPU cores",
+            "compare what {} in the function with what {} peers do there: input, clocks, CPU cores",
             who_does(ranks),
             its(ranks)
         ),
@@ -242,18 +250,20 @@ fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
 
 fn device_part(part: DevicePart) -> &'static str {
     match part {
-        DevicePart::Cooling => "the cooling of its GPU",
-        DevicePart::PowerSupply => "the power supply of its host",
-        DevicePart::PowerLimit => "the power limit of its GPU",
-        DevicePart::ClockSettings => "the clock settings of its GPU",
+        DevicePart::Cooling => "the cooling of the GPU",
+        DevicePart::PowerSupply => "the power supply of the host",
+        DevicePart::PowerLimit => "the power limit of the GPU",
+        DevicePart::ClockSettings => "the clock settings of the GPU",
         DevicePart::Slot => "the slot of this device: PCIe errors, seating, risers",
-        DevicePart::Nvlinks => "its NVLinks: nvidia-smi nvlink --status, the fabric manager",
+        DevicePart::Nvlinks => {
+            "the NVLinks of the GPU: nvidia-smi nvlink --status, the fabric manager"
+        }
         DevicePart::Cable => "the cable and the switch port of this card",
         DevicePart::OtherUsers => {
             "other processes that use this card, and data that is read over it"
         }
         DevicePart::Health => {
-            "whether its GPU still works: Xid errors in the kernel log, nvidia-smi"
+            "whether the GPU still works: Xid errors in the kernel log, nvidia-smi"
         }
     }
 }

@@ -142,7 +142,7 @@ fn late_ranks(late: &LateRanks) -> String {
             .other_stages
             .iter()
             .map(|LateStage { stage, lateness_s }| {
-                format!("{stage} ({} of these)", duration(*lateness_s))
+                format!("{stage} ({} of the lateness)", duration(*lateness_s))
             });
         text += &format!("; also in {}", also.collect::<Vec<_>>().join(" and "));
     }
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(
             headline(&Claim::LateRanks(late)),
             "rank 2 is late in model.backward_cpu_wall: 14.0 ms a step, 33 % of exposed step time since \
-             step 20; also in callbacks.cpu_wall (4.0 ms of these)"
+             step 20; also in callbacks.cpu_wall (4.0 ms of the lateness)"
         );
     }
 

@@ -6,7 +6,7 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         Conclusion::NothingStuck => ("Nothing stuck", "all ranks are in the same collectives"),
         Conclusion::PartlySeen => (
             "No verdict",
-            "no rank was found that the others wait for, which does not prove that nothing is stuck",
+            "no rank was found that the others wait for; this does not prove that nothing is stuck",
         ),
         Conclusion::NothingTimed => (
             "Nothing found",
@@ -15,15 +15,15 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         // Before PyTorch 2.15 the recorder has no room unless it is given some (docs/python.md).
         Conclusion::Unexplained => (
             "No verdict",
-            "the logs do not show which rank failed first, or which one the others waited for; for a wait, \
-             Flight Recorder dumps of all ranks would (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
-             TORCH_NCCL_TRACE_BUFFER_SIZE), and so would laggard run",
+            "the logs do not show which rank failed first, or which one the others waited for; a wait is \
+             shown by Flight Recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000, before PyTorch 2.8 \
+             TORCH_NCCL_TRACE_BUFFER_SIZE), or by `laggard run`",
         ),
         Conclusion::TooLittleSeen => ("No verdict", "too little was recorded"),
         Conclusion::Ambiguous => ("Nothing found", "it is unknown which rank is late"),
         Conclusion::RanksUnseen => (
             "Nothing found",
-            "no host and no stage stands out; they may wait for ranks of which there is no trace",
+            "no host and no stage stands out; hosts may wait for ranks that have no trace",
         ),
         Conclusion::DevicesUnseen => (
             "Nothing found",
@@ -35,7 +35,7 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
         ),
         Conclusion::StepsUnseen => (
             "Nothing found",
-            "steps that were not recorded whole on every rank may hide a late rank",
+            "steps that were not fully recorded on every rank may hide a late rank",
         ),
         Conclusion::Uncompared => (
             "Nothing found",

@@ -42,7 +42,7 @@ pub(crate) fn headline(killed: &KilledRanks) -> String {
 pub(crate) fn how(code: i32) -> String {
     match code {
         0.. => format!("with {}", exit_code(code)),
-        -6 => format!("by {}, which watchdogs send too", named(6)),
+        -6 => format!("by {}, which watchdogs also send", named(6)),
         // A recording may have any number here, and `i32::MIN` has no counterpart.
         _ => format!("by {}", named(code.saturating_neg())),
     }

@@ -32,7 +32,7 @@ fn why(trust: Trust) -> &'static str {
         Trust::Counters => "its counters show at each moment which rank the others wait for",
         Trust::OwnBlocks => "it distinguishes a rank's own work from its waits for other stages",
         Trust::OwnWork => "it compares all own work in all steps",
-        Trust::LastToArrive => "it knows which rank arrived last, but not why",
+        Trust::LastToArrive => "it observed which rank arrived last, although not why",
         Trust::TimeSpent => "it knows which rank spends time, waits included",
         Trust::AllSteps => "it accounts all time of all steps",
         // Never the first: the accounting, the only other that names stages, is trusted more.

@@ -195,13 +195,13 @@ fn own_work(account: &StageAccount) -> String {
         cost if cost == NOTHING => "no".to_owned(),
         cost => cost,
     };
-    let steps = if account.struck_steps == 1 {
-        "step"
+    let (each, steps) = if account.struck_steps == 1 {
+        ("", "step")
     } else {
-        "steps"
+        (" a step", "steps")
     };
     format!(
-        "own work in {} exceeded the other ranks' by {} in {} {steps}; with it at their level \
+        "own work in {} exceeded the other ranks' by {}{each} in {} {steps}; without this excess \
          the job would have been {gain} faster",
         all(account),
         duration(account.lateness_s),
@@ -349,7 +349,7 @@ mod tests {
         };
         let own = Fact::from(Observation::OwnWork(account));
         let said = "own work in data.next_wait exceeded the other ranks' by 50.0 ms in 1 step; \
-                    with it at their level the job would have been no faster";
+                    without this excess the job would have been no faster";
         assert_eq!(evidence(&own).text, said);
         let other = Fact {
             ranks: vec![2],

@@ -95,9 +95,14 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
         } => {
             let what = if *refused {
                 // The peer's window is closed: its host acknowledges and has no room for more.
-                "are not read there".to_owned()
+                "are not read by the peer".to_owned()
             } else {
-                format!("are not acknowledged, sent again {resent} times")
+                let retransmissions = if *resent == 1 {
+                    "retransmission"
+                } else {
+                    "retransmissions"
+                };
+                format!("are not acknowledged after {resent} {retransmissions}")
             };
             let text = format!("{bytes} bytes to {peer} {what}");
             let values = vec![("bytes", *bytes as f64), ("resent", f64::from(*resent))];
@@ -197,12 +202,12 @@ mod tests {
         };
         assert_eq!(
             text(socket(false)),
-            "rank 1: 2097152 bytes to 10.0.0.2:29500 are not acknowledged, sent \
-             again 4 times"
+            "rank 1: 2097152 bytes to 10.0.0.2:29500 are not acknowledged \
+             after 4 retransmissions"
         );
         assert_eq!(
             text(socket(true)),
-            "rank 1: 2097152 bytes to 10.0.0.2:29500 are not read there"
+            "rank 1: 2097152 bytes to 10.0.0.2:29500 are not read by the peer"
         );
         let link = NetworkFault::SlowerLink {
             peer: "10.0.0.2".into(),

@@ -10,13 +10,13 @@ const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: without device m
     whether they are on)";
 const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are measured on the \
     hosts: a slow device shows only in the functions";
-const DEVICES_UNCOMPARED: &str = "no collective was found on several ranks: which device the others wait \
-    for, in sends and receives too, is not known";
+const DEVICES_UNCOMPARED: &str = "no collective was found that several ranks recorded: it is unknown which \
+    device the others wait for, in sends and receives too";
 const DEVICE_ISSUES_UNSEEN: &str = "no device mark shows where collectives are issued: a device \
     with a slow backward pass looks like the devices that wait for it; PyTorch 2.15 or later has \
     the hooks";
-const DEVICES_DIFFER: &str = "ranks call different things in most steps, as in a pipeline written by \
-    hand: what a device waits there for others looks like work; blocks of \
+const DEVICES_DIFFER: &str = "ranks make different calls in most steps, as in a hand-written \
+    pipeline: the time that a device waits for others then looks like work; blocks of \
     torch.distributed.pipelining show which device is slow";
 const DEVICES_MAY_BE_UNSEEN: &str = "nothing shows whether hosts wait for one another or run ahead of their devices; if they \
     run ahead, a slow device cannot be observed without device marks (`laggard doctor` \
@@ -33,7 +33,7 @@ fn incomplete(steps: u64, share: f64) -> String {
     } else {
         String::new()
     };
-    format!("{steps} steps{of_time} were not recorded whole on every rank and are left out")
+    format!("{steps} steps{of_time} were not fully recorded on every rank and are left out")
 }
 
 /// Words a note.
@@ -232,7 +232,7 @@ fn device_wait(share: f64, devices: DevicesSeen) -> String {
     let known = match devices {
         DevicesSeen::None => {
             "; without device marks, a slow device and the host's own work there cannot be \
-             observed"
+             observed, and what fixing a late host saves is an estimate"
         }
         // An incident names it.
         DevicesSeen::Slower => "",

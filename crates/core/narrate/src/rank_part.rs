@@ -21,10 +21,11 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             of(ranks, "has", "have")
         ),
         RankPart::LoaderWorkers => {
-            format!("look at the loader's workers of {who}: one was stopped or has ended")
+            format!("look at the data-loader workers of {who}: one was stopped or has ended")
         }
         RankPart::StackOfMissing => {
-            format!("look at the stack of {who}; the others wait for it and are fine")
+            let them = of(ranks, "it", "them");
+            format!("look at the stack of {who}; the others wait for {them} and are fine")
         }
         RankPart::Loop => format!(
             "look at the stack of {who} for the loop that {} not leave, and at the condition that ends it; \

@@ -360,8 +360,8 @@ fn nccl(note: &NcclNote) -> String {
             }
         }
         NcclNote::NotConnected { peer, hosts: of } => format!(
-            "NCCL on {} could not connect to {peer}: its process is not there, or the network keeps them \
-             apart",
+            "NCCL on {} could not connect to {peer}: its process is not running, or the network blocks \
+             the connection",
             hosts(of)
         ),
     }
@@ -414,14 +414,14 @@ fn slurm_tasks(tasks: &str, host: &str, how: &str) -> String {
 fn unlike_models([(one, its), (other, others)]: [(u32, u64); 2]) -> String {
     format!(
         "DDP refuses to start: the model of rank {one} has {its} parameters and that of rank {other} has \
-         {others}, as its group counts ranks; a rank that had failed before has 0"
+         {others} (ranks numbered within the group); a rank that failed earlier has 0"
     )
 }
 
 /// Ranks near which NCCL found different collectives.
 fn mismatched(near: &[u32]) -> String {
     format!(
-        "NCCL found that ranks call different collectives, at or near {}, as a communicator counts them: \
+        "NCCL found that ranks call different collectives, at or near {} (numbered within a communicator): \
          with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL it lists the calls",
         who(near)
     )
@@ -459,8 +459,8 @@ fn printed(note: &PrintedNote) -> String {
         }
         PrintedNote::Cancelled(why) => format!("Slurm ended the job: {}", why.to_lowercase()),
         PrintedNote::ToLauncher(signal) => format!(
-            "torchrun received {} and ended its processes: a user, a scheduler or a terminal that was \
-             closed ended the job",
+            "torchrun received {} and ended its processes: a user, a scheduler or a closed \
+             terminal ended the job",
             death::named(*signal)
         ),
         PrintedNote::SlurmTasks { tasks, host, how } => slurm_tasks(tasks, host, how),
@@ -473,7 +473,7 @@ fn printed(note: &PrintedNote) -> String {
             format!("a rank that no line names raised: {error}")
         }
         PrintedNote::LeavesOut => {
-            "Ray leaves out lines that several processes print alike, so it is \
+            "Ray drops lines that several processes print identically, so it is \
              unknown which ranks printed nothing; with RAY_DEDUP_LOGS=0 it prints all"
                 .to_owned()
         }
@@ -483,12 +483,12 @@ fn printed(note: &PrintedNote) -> String {
         ),
         // The line has an address only: which rank had it is unknown.
         PrintedNote::AwaitedId { ranks, of } => format!(
-            "{} waited in vain for NCCL's unique ID of rank {of}, numbered within a group that no line \
-             names: the output of that rank shows why it did not come",
+            "{} waited for the unique NCCL ID of rank {of} and did not get it (rank {of} is numbered within a \
+             group that no line names): the output of that rank shows why",
             who(ranks)
         ),
         PrintedNote::SharedGpu { ranks, device } => format!(
-            "NCCL refuses to run: {}, as a communicator counts them, use the same GPU (CUDA device \
+            "NCCL refuses to run: {} (numbered within a communicator) use the same GPU (CUDA device \
              {device}); give each process its own",
             who(ranks)
         ),
@@ -573,8 +573,9 @@ fn gave_up_in_gloo(ranks: &[u32], silent: &[u32], places: &[(Vec<u32>, String)])
         format!("{gave_up}: this log does not show for which one")
     } else {
         format!(
-            "{gave_up}; {} printed no error: look at what it did last",
-            who(silent)
+            "{gave_up}; {} printed no error: look at what {} did last",
+            who(silent),
+            of(silent, "it", "they")
         )
     }
 }
@@ -666,8 +667,8 @@ mod tests {
             [
                 "the launcher saw rank 1 end first, with exit code 1; ranks 0,2 ended in the same second",
                 "the launcher saw rank 1 end first, by signal 9 (SIGKILL); rank 3 ended in the same second",
-                "the launcher saw rank 1 end first, by signal 6 (SIGABRT), which watchdogs send \
-                 too",
+                "the launcher saw rank 1 end first, by signal 6 (SIGABRT), which watchdogs also \
+                 send",
                 "the launcher saw rank 1 end first, by signal 64",
             ]
         );

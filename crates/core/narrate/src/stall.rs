@@ -116,7 +116,7 @@ fn what(stall: &StallClaim) -> String {
             }
             // The stacks say which.
             (_, []) => format!(
-                "{culprits} {} not in a call for other ranks, in which all others wait",
+                "{culprits} {} not in a communication call, and all other ranks wait in one",
                 of(&stall.culprits, "is", "are")
             ),
             // No collective says why nothing moves: the blocks of pipelines do.
@@ -155,8 +155,9 @@ fn what(stall: &StallClaim) -> String {
             format!("{entered} entered {place} and {verb} not leave it")
         }
         StallKind::Nowhere => format!(
-            "{entered} issued {place} and did nothing since: it is unknown whether devices have \
-             stalled or hosts are busy"
+            "{entered} issued {place} and {} done nothing since: it is unknown whether devices have \
+             stalled or hosts are busy",
+            if is_one { "has" } else { "have" }
         ),
         StallKind::Deadlock => {
             let parts: Vec<String> = stall
@@ -293,7 +294,7 @@ fn worker(it: &Whereabouts) -> Option<String> {
     };
     let pid = worker.pid;
     Some(if it.waits_for_data {
-        format!("it waits in data.next_wait for its loader's worker (pid {pid}), which {does}")
+        format!("it waits in data.next_wait for its data-loader worker (pid {pid}), which {does}")
     } else {
         format!("its worker process (pid {pid}) {does}")
     })
@@ -685,7 +686,7 @@ mod tests {
         assert_eq!(
             whereabouts(&waits).as_deref(),
             Some(
-                "is in data.next_wait; it waits in data.next_wait for its loader's worker (pid \
+                "is in data.next_wait; it waits in data.next_wait for its data-loader worker (pid \
                  12), which has ended"
             )
         );

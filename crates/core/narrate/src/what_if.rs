@@ -36,7 +36,7 @@ pub(crate) fn headline(found: &StepSlowdown) -> String {
         }
         SlowdownCause::Data { spread, .. } => format!(
             "microbatches take different times on every rank: forward passes vary by {}, backward \
-             passes by {}, both together; up to {} of step time, and no rank is to blame",
+             passes by {}, and both vary together; up to {} of step time, and no rank is to blame",
             percent(spread.forward),
             percent(spread.backward),
             percent(found.saved_s / found.simulated_s)

@@ -66,7 +66,7 @@ fn a_slow_data_loader() {
 
     CRITICAL  rank 2 is late in data.next_wait: 50.0 ms a step, 59 % of exposed step time since step 5
       host  vm
-      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 3.22 s faster
+      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms a step in 65 steps; without this excess the job would have been 3.22 s faster
       next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores
 
     stage                      exposed  share   gain  last to arrive
@@ -105,7 +105,7 @@ fn what_hosts_say_of_the_processes_stands_beside_what_stages_say() {
         [
             "  why   the loop of rank 2 waited for a core for 69 % of the time, its peers' for 2.5 \
          %; the process of rank 2 kept 0.31 cores busy (deviation 0.05), its peers' 0.97",
-            "  next  on rank 2, look at what shares its cores: affinity, limits of its cgroup, other \
+            "  next  on rank 2, look at what limits or shares its cores: CPU affinity, cgroup limits, other \
          processes",
         ]
     );
@@ -147,7 +147,7 @@ fn what_hosts_say_of_devices_stands_beside_it_and_advises() {
         [
             "  why   heat slowed the GPU of rank 2 down for 78 % of the time, its peers' for 0.0 %; it \
              ran at 1005 MHz, its peers' at 1980 MHz",
-            "  next  on rank 2, look at the cooling of its GPU",
+            "  next  on rank 2, look at the cooling of the GPU",
         ]
     );
 }
@@ -196,13 +196,13 @@ fn a_fault_hidden_behind_another() {
 
     CRITICAL  rank 2 is late in data.next_wait: 50.0 ms a step, 58 % of exposed step time since step 5; next in line: rank 0 in model.fwd_loss_cpu_wall (45.0 ms a step); fixing the first alone saves 330.7 ms, the second alone nothing, both 3.23 s
       host  vm
-      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 330.7 ms faster
+      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms a step in 65 steps; without this excess the job would have been 330.7 ms faster
       next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores
 
     INFO  rank 0 is late in model.fwd_loss_cpu_wall: 45.0 ms a step, 0 % of exposed step time since step 5; hidden behind a later rank for now
       host  vm
-      why   own work in model.fwd_loss_cpu_wall exceeded the other ranks' by 45.0 ms in 65 steps; with it at their level the job would have been no faster
-      next  compare rank 0's device clocks, CPU cores and input sizes with its peers' and profile its forward pass
+      why   own work in model.fwd_loss_cpu_wall exceeded the other ranks' by 45.0 ms a step in 65 steps; without this excess the job would have been no faster
+      next  compare rank 0's device clocks, CPU cores and input sizes with those of its peers, and profile its forward pass
 
     stage                      exposed  share   gain  last to arrive
     data.next_wait              3.32 s   60 %    0 %  rank 2
@@ -221,7 +221,7 @@ fn a_fault_that_strikes_every_tenth_step() {
 
     CRITICAL  rank 2 is late in data.next_wait every 10 steps: 200.1 ms each time, 36 % of exposed step time since step 10
       host  vm
-      why   own work in data.next_wait exceeded the other ranks' by 200.1 ms in 6 steps; with it at their level the job would have been 1.20 s faster
+      why   own work in data.next_wait exceeded the other ranks' by 200.1 ms a step in 6 steps; without this excess the job would have been 1.20 s faster
       next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores; look for what happens every 10 steps
 
     stage                      exposed  share   gain  last to arrive
@@ -240,7 +240,7 @@ fn a_fault_that_rotates() {
     laggard testdata/jobs/rotating.jsonl.zst: 4 ranks, 70 steps, 5.61 s of exposed step time in 65 analysed steps
 
     CRITICAL  lateness in data.next_wait rotates: a different rank is late from step to step, 50.1 ms a step, 57 % of exposed step time since step 5
-      why   own work in data.next_wait exceeded the other ranks' by 50.1 ms in 65 steps; with it at their level the job would have been 3.22 s faster
+      why   own work in data.next_wait exceeded the other ranks' by 50.1 ms a step in 65 steps; without this excess the job would have been 3.22 s faster
       next  look at what the ranks share rather than at one of them: storage, network, CPU cores, garbage collection
 
     stage                      exposed  share   gain  last to arrive
@@ -260,8 +260,8 @@ fn a_slow_backward_under_fsdp2() {
 
     CRITICAL  rank 2 is late in model.backward_cpu_wall, before it issues REDUCE_SCATTER_BASE: 49.7 ms a step, 41 % of exposed step time since step 5
       host  vm
-      why   own work in model.backward_cpu_wall exceeded the other ranks' by 49.7 ms in 65 steps; with it at their level the job would have been 3.26 s faster
-      next  compare rank 2's device clocks and CPU cores with its peers' and look for gradient hooks only it runs
+      why   own work in model.backward_cpu_wall exceeded the other ranks' by 49.7 ms a step in 65 steps; without this excess the job would have been 3.26 s faster
+      next  compare rank 2's device clocks and CPU cores with those of its peers, and look for gradient hooks that only it runs
 
     stage                      exposed  share   gain  last to arrive
     data.next_wait            115.2 ms    1 %    0 %  -
@@ -279,7 +279,7 @@ fn a_slow_callback_that_nobody_waits_for() {
 
     CRITICAL  rank 2 is late in callbacks.cpu_wall, between optimizer and the next batch: 50.0 ms a step, 57 % of exposed step time since step 4
       host  vm
-      why   own work in callbacks.cpu_wall exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 3.19 s faster
+      why   own work in callbacks.cpu_wall exceeded the other ranks' by 50.0 ms a step in 65 steps; without this excess the job would have been 3.19 s faster
       next  look at what only rank 2 does between steps: logging, checkpoints, evaluation
 
     stage                      exposed  share   gain  last to arrive

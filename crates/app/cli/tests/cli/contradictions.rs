@@ -33,8 +33,8 @@ fn a_rank_that_waits_for_another_stage_of_its_pipeline_is_not_to_blame() {
       why   the backward of microbatch 1 took 60.6 ms instead of 10.3 ms, and the pipeline had no slack for it, 12 times
       why   the backward of microbatch 2 took 60.6 ms instead of 10.3 ms, and the pipeline had no slack for it, 12 times
       why   the backward of microbatch 3 took 60.6 ms instead of 10.3 ms, and the pipeline had no slack for it, 12 times
-      why   own work in model.backward_cpu_wall exceeded the other ranks' by 200.9 ms in 12 steps; with it at their level the job would have been 2.34 s faster
-      why   rank 1: own work in model.fwd_loss_cpu_wall and callbacks.cpu_wall exceeded the other ranks' by 143.4 ms in 12 steps; with it at their level the job would have been 1.73 s faster
+      why   own work in model.backward_cpu_wall exceeded the other ranks' by 200.9 ms a step in 12 steps; without this excess the job would have been 2.34 s faster
+      why   rank 1: own work in model.fwd_loss_cpu_wall and callbacks.cpu_wall exceeded the other ranks' by 143.4 ms a step in 12 steps; without this excess the job would have been 1.73 s faster
       why   blocks of rank 1 took 818.6 ms then, blocks of the same stage in other pipelines took 815.5 ms
       but   schedule says rank 0, frontier says rank 1: trust schedule first, because it distinguishes a rank's own work from its waits for other stages
       next  profile that part of the model on rank 0: the ranks that wait for it are fine

@@ -231,7 +231,7 @@ fn devices_and_stacks_name_who_holds_up_a_job_whose_calls_do_not() {
         ),
         (
             "handed_on",
-            "rank 1 is not in a call for other ranks, in which all others wait; \
+            "rank 1 is not in a communication call, and all other ranks wait in one; \
              rank 1 is in stage_forward (train.py:4)",
             "look at the stack of rank 1",
         ),

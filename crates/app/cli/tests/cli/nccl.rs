@@ -252,13 +252,13 @@ fn healthy_replies_have_no_incident() {
     assert_snapshot!(of_reply("healthy.json"), @"
     4 ranks, one moment
 
-    NO VERDICT  no rank was found that the others wait for, which does not prove that nothing is stuck
+    NO VERDICT  no rank was found that the others wait for; this does not prove that nothing is stuck
     note: all ranks have launched the same number of collectives, which does not show whether their devices finish them
     ");
     assert_snapshot!(of_reply("healthy.txt"), @"
     8 ranks, one moment
 
-    NO VERDICT  no rank was found that the others wait for, which does not prove that nothing is stuck
+    NO VERDICT  no rank was found that the others wait for; this does not prove that nothing is stuck
     note: all ranks have launched the same number of collectives, which does not show whether their devices finish them
     ");
 }

@@ -254,7 +254,7 @@ fn where_waits_of_devices_look_like_work_a_job_is_not_called_healthy() {
             "device_backward_unmarked",
             "no device mark shows where collectives are issued",
         ),
-        ("by_hand", "ranks call different things in most steps"),
+        ("by_hand", "ranks make different calls in most steps"),
     ];
     for (recording, said) in unseen {
         let verdict = verdict(recording);

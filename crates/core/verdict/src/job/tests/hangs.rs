@@ -206,7 +206,7 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_reported() {
     assert_eq!(quiet(&mut job, 72).len(), 3);
     job.take(Input::StacksComplete);
     let said = "nothing has moved for 61.00 s since step 40: ranks 0-2 issued ALLREDUCE #47 of \
-                group default and did nothing since: it is unknown whether devices have stalled or \
+                group default and have done nothing since: it is unknown whether devices have stalled or \
                 hosts are busy";
     assert_eq!(lines(&mut job), [said]);
     let [hang] = &job.verdict().incidents[..] else {

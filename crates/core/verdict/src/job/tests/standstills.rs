@@ -174,7 +174,7 @@ fn receives(looked_at_s: u64, stopped: Option<u32>) -> Job {
     job
 }
 
-const ELSEWHERE: &str = "rank 1 is not in a call for other ranks, in which all others wait; rank 1 is in step \
+const ELSEWHERE: &str = "rank 1 is not in a communication call, and all other ranks wait in one; rank 1 is in step \
                          (train.py:7)";
 
 /// What GPUs do meanwhile says which may have stopped, and names nobody.
@@ -222,7 +222,7 @@ fn what_gpus_do_in_a_standstill_stands_beside_it() {
         ]
     );
     assert!(
-        advice.contains("on rank 2, look at whether its GPU still works"),
+        advice.contains("on rank 2, look at whether the GPU still works"),
         "{advice}"
     );
     tell(&mut job, 40, 1.0);
