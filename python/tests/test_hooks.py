@@ -5,7 +5,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import JOBS, accelerated, laggard
+from conftest import laggard
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
@@ -461,56 +461,6 @@ def test_a_device_is_done_with_its_part_of_backward_before_anything_waits(python
         """
     )
     assert order == ["begins", "issued 3", "waits"]
-
-
-@accelerated
-def test_only_what_is_read_from_a_device_is_waited_for(python):
-    script = f"""
-        import sys
-        sys.path.insert(0, {str(JOBS.parent)!r})
-        import accelerator, json, laggard, torch
-        from torch import nn, optim
-        from torch.utils.data import DataLoader, TensorDataset
-        model = nn.Linear(4, 1).to("sim")
-        optimizer = optim.SGD(model.parameters(), lr=0.1)
-        for (x,) in DataLoader(TensorDataset(torch.randn(40, 4))):
-            loss = model(x.to("sim")).sum()
-            loss.backward()
-            optimizer.step()
-            # Optimizers count their steps on the host.
-            x.sum().item()
-            loss.item()  # this line
-            torch.accelerator.synchronize()  # and this one
-        print(json.dumps(laggard.summary()["job"]["read_backs"]))
-        """
-    lines = textwrap.dedent(script).splitlines()
-    expected = {f"script.py:{at}" for at, line in enumerate(lines, 1) if ")  # " in line}
-    assert {it["line"] for it in python(script)} == expected
-
-
-def test_a_loader_that_is_read_on_another_thread_is_none_of_the_loops(python):
-    threads = python(
-        LOOP
-        + textwrap.dedent(
-            """
-            import json, laggard, threading
-            from laggard import _attach
-            threads = set()
-            class Events:
-                def begin(self):
-                    threads.add(threading.current_thread().name)
-                end = begin
-            _attach._forward_events = Events()
-            train()
-            thread = threading.Thread(target=train, name="prefetcher")
-            thread.start()
-            thread.join()
-            is_built = torch.backends.cuda.is_built()
-            print(json.dumps(sorted(threads) if is_built else ["MainThread"]))
-            """
-        )
-    )
-    assert threads == ["MainThread"]
 
 
 def test_no_hook_synchronises_the_device():

@@ -60,6 +60,11 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
         .collect();
     let unknown = group.members.len().saturating_sub(whats.len());
     let (what, desyncs) = outvoted(&whats, unknown);
+    let mut under_way = group.under_way.values();
+    let of_number = under_way.find(|it| it.number == number);
+    let what = what
+        .or_else(|| of_number.map(|it| &it.what))
+        .or_else(|| group.recent.get(&number).map(|said| &said.first));
     if missing.is_empty() && desyncs.is_empty() {
         return None;
     }

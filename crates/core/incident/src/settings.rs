@@ -54,7 +54,7 @@ pub struct IncidentSettings {
 
 impl IncidentSettings {
     /// How much an incident matters that costs this share.
-    pub(crate) fn severity(&self, share: f64) -> Severity {
+    pub fn severity(&self, share: f64) -> Severity {
         if share >= self.critical_share {
             Severity::Critical
         } else if share >= self.warning_share {

@@ -75,6 +75,18 @@ impl Verdict {
         })
     }
 
+    /// Whether profiles show what the devices of all ranks did, and when each came to collectives.
+    fn devices_are_recorded(&self) -> bool {
+        let is_of_profiles = !self.job.source.has_marks() && !self.job.hosts_may_run_ahead;
+        self.profile
+            .as_ref()
+            .filter(|_| is_of_profiles)
+            .is_some_and(|profile| {
+                let mut ranks = profile.ranks.iter();
+                ranks.len() > 1 && ranks.all(|rank| rank.device_idle_share.is_some())
+            })
+    }
+
     /// What hides faults of a job, whatever else was found.
     pub fn unobserved(&self) -> Option<Conclusion> {
         let job = &self.job;
@@ -84,7 +96,7 @@ impl Verdict {
             Some(Conclusion::Ambiguous)
         } else if job.ranks_unseen {
             Some(Conclusion::RanksUnseen)
-        } else if runs_ahead && job.sampled_steps == 0 {
+        } else if runs_ahead && job.sampled_steps == 0 && !self.devices_are_recorded() {
             Some(Conclusion::DevicesUnseen)
         } else if job.device_issues_unseen {
             Some(Conclusion::DeviceWaitsUnseen)

@@ -88,7 +88,10 @@ impl SourceNote {
                     | RasNote::Dead { .. }
                     | RasNote::Failed(_)
             ),
-            Self::Dumps(note) => matches!(note, DumpNote::Missing(_) | DumpNote::TimedOut(_)),
+            Self::Dumps(note) => matches!(
+                note,
+                DumpNote::Missing(_) | DumpNote::TimedOut(_) | DumpNote::InTransfers(_)
+            ),
             _ => false,
         }
     }
@@ -329,6 +332,8 @@ pub enum DumpNote {
     EarlierRun(u64),
     /// Collectives of these ranks timed out, by what they printed, and there is no dump of them.
     TimedOut(Vec<u32>),
+    /// Devices of these ranks are in sends or receives, as the dumps were written.
+    InTransfers(Vec<u32>),
 }
 
 /// Of traces of a profiler.

@@ -8,10 +8,10 @@ use crate::{network, pipeline, source_note};
 const DEVICES_UNSEEN: &str = "hosts run ahead of their devices: without device marks, a slow device \
     cannot be identified, and what fixing a late host saves is an estimate (`laggard doctor` says \
     whether they are on)";
-const STAGES_OF_HOSTS: &str = "hosts run ahead of their devices, and stages are measured on the \
-    hosts: a slow device shows only in the functions";
-const DEVICES_UNCOMPARED: &str = "no collective was found that several ranks recorded: it is unknown which \
-    device the others wait for, in sends and receives too";
+const STAGES_OF_HOSTS: &str = "stages are measured on the hosts, which run ahead of their devices: only \
+    kernels in the traces show a slow device, by its functions and by who is late to collectives";
+const DEVICES_UNCOMPARED: &str = "no collective shows which device the others wait for, and sends and \
+    receives do not show it either";
 const DEVICE_ISSUES_UNSEEN: &str = "no device mark shows where collectives are issued: a device \
     with a slow backward pass looks like the devices that wait for it; PyTorch 2.15 or later has \
     the hooks";

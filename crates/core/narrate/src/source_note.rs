@@ -275,6 +275,12 @@ fn dumps(note: &DumpNote) -> String {
             who(ranks),
             of(ranks, "it", "them")
         ),
+        DumpNote::InTransfers(ranks) => format!(
+            "{} {} in sends or receives that had not ended: which rank {} for is not determined",
+            who(ranks),
+            of(ranks, "is", "are"),
+            of(ranks, "it waits", "they wait")
+        ),
     }
 }
 

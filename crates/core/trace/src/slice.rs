@@ -27,6 +27,11 @@ impl Names {
     pub fn text(&self, id: NameId) -> &str {
         self.texts.get(id.0 as usize).map_or("", |text| text)
     }
+
+    /// All names.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(|text| &**text)
+    }
 }
 
 /// What a slice is about.
@@ -141,6 +146,8 @@ pub struct Counter {
 pub struct Trace {
     /// Global rank.
     pub rank: Option<u32>,
+    /// Whether that is only its place among the processes of its host.
+    pub is_rank_of_host: bool,
     /// Ranks of the job.
     pub world_size: Option<u32>,
     /// The host.

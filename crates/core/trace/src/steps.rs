@@ -45,7 +45,12 @@ pub fn rank_steps(
         .collect();
     let regular = regular_names(trace, &ranges, &steps);
     let backward = backward_ops(trace);
-    let issues = issues(trace);
+    // Collectives of gradients are issued by threads of autograd, while the training thread waits in backward.
+    let mut of_autograd: Vec<u16> = backward.iter().map(|op| op.track).collect();
+    of_autograd.sort_unstable();
+    of_autograd.dedup();
+    let mut issues = issues(trace);
+    issues.retain(|it| it.track == thread || of_autograd.binary_search(&it.track).is_ok());
     let mut made = Vec::with_capacity(steps.len());
     for (at, (number, slice)) in steps.iter().enumerate() {
         let next = steps.get(at + 1);
@@ -68,7 +73,6 @@ pub fn rank_steps(
             (slice.start_ns, end_ns),
             &spans,
             &issues,
-            thread,
             |ns| RankNs(u64::try_from(ns - origin_ns).unwrap_or(0)),
         ));
     }
@@ -193,10 +197,25 @@ fn is_communication(name: &str) -> bool {
     ["nccl:", "gloo:", "c10d::"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
+        || call_of_nccl(name).is_some()
+}
+
+/// The operation in the range that NCCL itself puts around a call, `ncclAllReduce`.
+fn call_of_nccl(range: &str) -> Option<&str> {
+    let op = range.strip_prefix("nccl")?;
+    op.starts_with(|c: char| c.is_ascii_uppercase())
+        .then_some(op)
+}
+
+/// An operator of autograd.
+struct BackwardOp {
+    start_ns: i64,
+    end_ns: i64,
+    track: u16,
 }
 
 /// Where autograd runs, on whichever thread, by start.
-fn backward_ops(trace: &Trace) -> Vec<(i64, i64)> {
+fn backward_ops(trace: &Trace) -> Vec<BackwardOp> {
     // By name, each of which stands in many slices: a trace has millions of these.
     let mut of_autograd: Vec<Option<bool>> = Vec::new();
     let mut found = Vec::new();
@@ -214,21 +233,25 @@ fn backward_ops(trace: &Trace) -> Vec<(i64, i64)> {
                 .name(slice)
                 .starts_with("autograd::engine::evaluate_function")
         }) {
-            found.push((slice.start_ns, slice.end_ns));
+            found.push(BackwardOp {
+                start_ns: slice.start_ns,
+                end_ns: slice.end_ns,
+                track: slice.track,
+            });
         }
     }
     found
 }
 
 /// Adds backward between the other stages of a step, if none of them is it.
-fn add_backward(spans: &mut Vec<StageSpan>, from: i64, to: i64, ops: &[(i64, i64)]) {
+fn add_backward(spans: &mut Vec<StageSpan>, from: i64, to: i64, ops: &[BackwardOp]) {
     if spans.iter().any(|span| span.stage == StageId::BACKWARD) {
         return;
     }
-    let first = ops.partition_point(|(start, _)| *start < from);
+    let first = ops.partition_point(|op| op.start_ns < from);
     let mut found: Vec<StageSpan> = Vec::new();
-    for (start_ns, end_ns) in ops[first..].iter().take_while(|(start, _)| *start < to) {
-        let (start_ns, mut end_ns) = (*start_ns, (*end_ns).min(to));
+    for op in ops[first..].iter().take_while(|op| op.start_ns < to) {
+        let (start_ns, mut end_ns) = (op.start_ns, op.end_ns.min(to));
         if spans
             .iter()
             .any(|it| it.start_ns <= start_ns && start_ns < it.end_ns)
@@ -268,34 +291,34 @@ struct CollectiveCall {
 /// Collectives as the host issues them, by time: PyTorch's own calls where they were recorded,
 /// else the ranges of its backends.
 fn issues(trace: &Trace) -> Vec<CollectiveCall> {
-    // Not both: one collective would be issued twice.
-    let called = issues_of(trace, SliceKind::Op, "c10d::");
-    if called.is_empty() {
-        issues_of(trace, SliceKind::Annotation, "nccl:")
-    } else {
-        called
-    }
+    // Of one kind only: a collective would be issued twice.
+    let by_pytorch = || issues_of(trace, SliceKind::Op, |name| name.strip_prefix("c10d::"));
+    let by_backend = || {
+        issues_of(trace, SliceKind::Annotation, |name| {
+            name.strip_prefix("nccl:")
+        })
+    };
+    let by_nccl = || issues_of(trace, SliceKind::Annotation, call_of_nccl);
+    let mut kinds = [by_pytorch(), by_backend(), by_nccl()].into_iter();
+    kinds.find(|issues| !issues.is_empty()).unwrap_or_default()
 }
 
-fn issues_of(trace: &Trace, kind: SliceKind, prefix: &str) -> Vec<CollectiveCall> {
-    trace
-        .slices
-        .iter()
-        .filter(|slice| slice.kind == kind)
-        .filter_map(|slice| {
-            // PyTorch's own calls in place end in `_`.
-            let op = trace
-                .name(slice)
-                .strip_prefix(prefix)?
-                .trim_end_matches('_');
-            let op = CollectiveOp::from_name(op);
-            Some(CollectiveCall {
-                at_ns: slice.start_ns,
-                track: slice.track,
-                op,
-            })
+fn issues_of(
+    trace: &Trace,
+    kind: SliceKind,
+    op_of: impl Fn(&str) -> Option<&str>,
+) -> Vec<CollectiveCall> {
+    let calls = trace.slices.iter().filter(|slice| slice.kind == kind);
+    let issues = calls.filter_map(|slice| {
+        // PyTorch's own calls in place end in `_`.
+        let op = op_of(trace.name(slice))?.trim_end_matches('_');
+        Some(CollectiveCall {
+            at_ns: slice.start_ns,
+            track: slice.track,
+            op: CollectiveOp::from_name(op),
         })
-        .collect()
+    });
+    issues.collect()
 }
 
 fn tile(
@@ -303,7 +326,6 @@ fn tile(
     (start_ns, end_ns): (i64, i64),
     spans: &[StageSpan],
     issues: &[CollectiveCall],
-    thread: u16,
     instant: impl Fn(i64) -> RankNs,
 ) -> RankStep {
     let mut segments: Vec<Segment> = Vec::new();
@@ -313,10 +335,7 @@ fn tile(
     let mut close = |until_ns: i64, stage: StageId, kind: MarkKind, after: MarkKind| {
         while let Some(issue) = issues.get(next_issue).filter(|i| i.at_ns < until_ns) {
             next_issue += 1;
-            // Collectives of gradients are issued by threads of autograd, while this one waits in
-            // backward.
-            let counts = issue.track == thread || stage == StageId::BACKWARD;
-            if counts && segments.len() < MAX_ISSUES {
+            if segments.len() < MAX_ISSUES {
                 let ending = Ending::Issue {
                     op: issue.op,
                     group: 0,
@@ -422,6 +441,69 @@ mod tests {
             StageId::OTHER
         });
         assert_eq!(stages[..2], ["read", "train"]);
+    }
+
+    #[test]
+    fn what_threads_of_autograd_issue_counts_whatever_the_range_around_backward_is_called() {
+        let mut trace = Trace {
+            tracks: vec![Track::default(); 3],
+            ..Trace::default()
+        };
+        let mut add = |kind, name: &str, track: u16, [start_ns, end_ns]: [i64; 2]| {
+            let name = trace.names.intern(name);
+            trace.slices.push(Slice {
+                start_ns,
+                end_ns,
+                name,
+                detail: 0,
+                track,
+                kind,
+            });
+        };
+        for step in 0..4 {
+            let [at, end] = [step * 100, step * 100 + 100];
+            add(
+                SliceKind::Step,
+                &format!("ProfilerStep#{step}"),
+                0,
+                [at, end],
+            );
+            add(SliceKind::Annotation, "loss_pass", 0, [at + 10, at + 80]);
+            let evaluates = "autograd::engine::evaluate_function: AddmmBackward0";
+            add(SliceKind::Op, evaluates, 1, [at + 20, at + 40]);
+            add(
+                SliceKind::Annotation,
+                "ncclAllReduce",
+                1,
+                [at + 30, at + 31],
+            );
+            // A thread that has nothing to do with the loop.
+            add(
+                SliceKind::Annotation,
+                "ncclBroadcast",
+                2,
+                [at + 50, at + 51],
+            );
+            add(
+                SliceKind::Annotation,
+                "ncclAllGather",
+                0,
+                [at + 90, at + 91],
+            );
+        }
+        trace.settle(0);
+        let mut stages = Vec::new();
+        let steps = rank_steps(&trace, 0, |name| {
+            stages.push(name.to_owned());
+            StageId::OTHER
+        });
+        let issued = steps[1].segments.iter().filter_map(|it| match it.ending {
+            Ending::Issue { op, .. } => Some(op.name().to_owned()),
+            Ending::Mark(_) => None,
+        });
+        assert_eq!(issued.collect::<Vec<_>>(), ["ALLREDUCE", "ALLGATHER"]);
+        stages.dedup();
+        assert_eq!(stages, ["loss_pass"]);
     }
 
     #[test]

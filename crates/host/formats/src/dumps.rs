@@ -163,6 +163,12 @@ impl Entry {
 }
 
 impl Dump {
+    /// Whether the device is in a send or receive that somebody waits for.
+    fn is_in_transfer(&self) -> bool {
+        let mut transfers = self.entries.iter().filter(|entry| !entry.counts());
+        transfers.any(|it| it.state == "started" && it.retired.as_bool() == Some(false))
+    }
+
     /// Whether the recorder would tell if the device had begun a collective.
     fn is_timed(&self) -> bool {
         self.entries
@@ -288,6 +294,12 @@ pub(crate) fn tell<'a>(
             name,
             members,
         });
+    }
+    let transfers = dumps.iter().filter(|(_, dump)| dump.is_in_transfer());
+    let transfers: BTreeSet<u32> = transfers.map(|(rank, _)| *rank).collect();
+    if !transfers.is_empty() {
+        let ranks = transfers.into_iter().collect();
+        take(Input::Note(SourceNote::Dumps(DumpNote::InTransfers(ranks))));
     }
     let mut dumped = by_rank(&dumps, &configured);
     leave_out(&mut dumped, &names, take);

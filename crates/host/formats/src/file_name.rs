@@ -17,6 +17,49 @@ pub(crate) fn worded_rank(path: &Path) -> Option<u32> {
     worded(&name, &["rank", "worker"]).map(|(rank, _)| rank)
 }
 
+/// As [`worded_rank`], but for numbers that are of a host's ranks, and of workers beside which there is a
+/// master: that is rank 0, and the first worker rank 1.
+pub(crate) fn rank_in_job(path: &Path, has_master: bool) -> Option<u32> {
+    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+    let is_local = ["local_rank", "localrank", "local-rank"]
+        .iter()
+        .any(|it| name.contains(it));
+    let words: &[&str] = if has_master {
+        &["rank"]
+    } else {
+        &["rank", "worker"]
+    };
+    let rank = worded(&name, words).map(|(rank, _)| rank);
+    rank.filter(|_| !is_local)
+}
+
+/// Whether a file is named after the first process of a job whose others are called workers.
+pub(crate) fn names_master(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.to_ascii_lowercase();
+    ["master", "launcher"].iter().any(|it| name.contains(it))
+}
+
+/// A path by which files are in the order in which people number them: `trace-2` before `trace-10`.
+pub(crate) fn in_order(path: &Path) -> Vec<(String, u64)> {
+    let text = path.to_string_lossy();
+    let mut parts = Vec::new();
+    let mut rest: &str = &text;
+    while !rest.is_empty() {
+        let words = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let (word, behind) = rest.split_at(words);
+        let digits = behind
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(behind.len());
+        let number = behind[..digits].parse().unwrap_or(u64::MAX);
+        parts.push((word.to_owned(), number));
+        rest = &behind[digits..];
+    }
+    parts
+}
+
 /// As [`worded_rank`], or else the number that the name ends with, its extension left out: PyTorch
 /// writes the rank behind whatever name its Flight Recorder is given.
 ///
@@ -99,6 +142,23 @@ mod tests {
         ] {
             assert_eq!(named_rank(Path::new(name)), rank, "{name}");
         }
+    }
+
+    #[test]
+    fn numbers_of_a_host_and_of_workers_beside_a_master_are_none_of_a_job() {
+        let rank = |name, has_master| rank_in_job(Path::new(name), has_master);
+        assert_eq!(rank("node1_local_rank3.json", false), None);
+        assert_eq!(rank("pt-worker-1.json", false), Some(1));
+        assert_eq!(rank("pt-worker-1.json", true), None);
+        assert_eq!(rank("pt-worker-1_rank2.json", true), Some(2));
+        assert!(names_master(Path::new("pt-master-0.json")));
+    }
+
+    #[test]
+    fn files_are_in_the_order_of_their_numbers() {
+        let mut names = ["trace-10-of-12", "trace-2-of-12", "trace-1-of-12"];
+        names.sort_by_key(|name| in_order(Path::new(name)));
+        assert_eq!(names, ["trace-1-of-12", "trace-2-of-12", "trace-10-of-12"]);
     }
 
     #[test]

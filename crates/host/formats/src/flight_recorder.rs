@@ -41,6 +41,13 @@ impl TryFrom<String> for Version {
     }
 }
 
+/// A dump of which only the version is read.
+#[derive(Deserialize)]
+pub(crate) struct Versioned {
+    #[serde(rename = "version")]
+    _version: Version,
+}
+
 #[derive(Deserialize)]
 struct ServedDump {
     #[serde(default, rename = "version")]

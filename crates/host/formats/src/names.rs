@@ -58,6 +58,13 @@ fn of_others(name: &str) -> Option<&'static str> {
         .or_else(|| is_of_library().then_some(""))
 }
 
+/// Whether an operation joins two ranks, or may: NCCL runs an all-to-all in the same kernels, which has a name of
+/// its own where PyTorch says it, and what is coalesced may be sends.
+pub(crate) fn is_point_to_point(op: &str) -> bool {
+    let names = ["send", "recv", "sendrecv", "coalesced"];
+    names.iter().any(|name| op.eq_ignore_ascii_case(name))
+}
+
 /// A name without the addresses of objects in it: they differ from process to process.
 pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
     let mut out = String::new();
@@ -81,6 +88,21 @@ pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
     } else {
         (out + rest).into()
     }
+}
+
+/// A function's name without the path of a file that PyTorch's compiler generated: it has a hash in it, which
+/// differs from rank to rank.
+pub(crate) fn without_generated_path(name: &str) -> Cow<'_, str> {
+    const FOLDER: &str = "torchinductor";
+    let generated = || {
+        let at = name.find(FOLDER)?;
+        let from = name[..at].rfind(' ').map_or(0, |at| at + 1);
+        let to = at + name[at..].find(".py")?;
+        // A file of its own folder, and not of a package that is called so.
+        let is_path = name[from..at].starts_with('/') && name[at..to].contains('/');
+        is_path.then(|| [&name[..from], FOLDER, "/…", &name[to..]].concat())
+    };
+    generated().map_or(name.into(), Cow::from)
 }
 
 /// A name without the counts that `emit_nvtx` writes behind it.
@@ -137,6 +159,15 @@ mod tests {
             "aten::mm"
         );
         assert_eq!(without_counts("forward"), "forward");
+    }
+
+    #[test]
+    fn files_of_the_compiler_have_no_hashes() {
+        let bare = |name| without_generated_path(name).into_owned();
+        let of_rank = "/tmp/torchinductor_root/k2/ck2abc7.py(155): call";
+        assert_eq!(bare(of_rank), "torchinductor/….py(155): call");
+        let own = "/work/torchinductor.py(3): call";
+        assert_eq!(bare(own), own);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use pattern::Resource;
 use rusqlite::types::ValueRef;
 use trace::{Counter, NameId, Slice, SliceKind, Trace, Track, Transfer};
 
-use crate::names::{collective_of_kernel, without_counts};
+use crate::names::{collective_of_kernel, is_point_to_point, without_counts};
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
 use calls::NvtxCalls;
@@ -156,8 +156,10 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         let mut trace = process.trace;
         // A single process may be any rank; the file's name may say which.
         trace.rank = several.then(|| u32::try_from(at).unwrap_or(u32::MAX));
+        trace.is_rank_of_host = several;
         if let Some((size, rank)) = seats.get(&pid) {
             (trace.rank, trace.world_size) = (Some(*rank), Some(*size));
+            trace.is_rank_of_host = false;
         }
         trace.host.clone_from(&host);
         trace.absolute = started_ns.is_some();
@@ -267,6 +269,7 @@ impl Report {
         if kind == SliceKind::Collective {
             let op = collective_of_kernel(trace.names.text(name)).unwrap_or_default();
             trace.transfers.push(Transfer {
+                is_point_to_point: is_point_to_point(&op),
                 op,
                 ..Transfer::default()
             });

@@ -337,8 +337,10 @@ fn report(traces: Vec<Trace>) -> Recording {
 fn read_trace(path: &Path, reader: impl BufRead, limits: Limits) -> Result<Recording, FormatError> {
     let trace = kineto::read(reader).map_err(|error| io_error(path, error, limits))?;
     if trace.slices.is_empty() {
-        let lost = trace.losses.first().map(|loss| format!(": {loss}"));
-        let found = format!("it is a trace without events{}", lost.unwrap_or_default());
+        let found = match trace.losses.first() {
+            Some(loss) => format!("it is a trace of which nothing can be used: {loss}"),
+            None => "it is a trace without events".to_owned(),
+        };
         return Err(FormatError::Unknown {
             path: path.to_owned(),
             found,

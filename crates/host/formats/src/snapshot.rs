@@ -11,12 +11,13 @@ use model::{
 };
 use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use verdict::{Job, Settings, WorkRequests};
 
 use crate::call_log::CallLog;
 use crate::dumps::{self, Dump};
 use crate::file_name::named_rank;
+use crate::flight_recorder::Versioned;
 use crate::inspector::{self, InspectorLog};
 use crate::ras::{RasJob, RasReply};
 use crate::ras_text;
@@ -45,6 +46,10 @@ enum PartContent {
 impl SnapshotPart {
     /// Reads a Flight Recorder dump.
     pub(crate) fn dump(path: &Path, document: Value) -> Result<Self, FormatError> {
+        // First: those of another version have entries of another form.
+        if let Some(version) = document.get("version") {
+            let _known: Versioned = content(path, json!({ "version": version }))?;
+        }
         let (rank, dump) = (rank_of(path)?, content(path, document)?);
         Ok(Self(PartContent::Dump { rank, dump }))
     }

@@ -8,7 +8,7 @@ use pattern::{PatternSettings, Resource, costliest};
 use trace::{Counter, Names, SliceKind, Trace, match_collectives, profile, rank_steps};
 use verdict::{Job, ProfiledRank, Settings};
 
-use crate::file_name::{worded, worded_rank};
+use crate::file_name::{in_order, names_master, rank_in_job, worded};
 use crate::rank_logs::{job_folder, named};
 use crate::{FormatError, Limits, Recording, load};
 
@@ -32,6 +32,7 @@ pub struct RankTrace {
     profiled: ProfiledRank,
     /// When it begins.
     start_ns: i64,
+    end_ns: i64,
 }
 
 impl RankTrace {
@@ -52,8 +53,11 @@ impl RankTrace {
         let mut names = StageNames::default();
         // `Trace::settle` has sorted them by their start.
         let start_ns = trace.slices.first().map_or(0, |slice| slice.start_ns);
+        let end_ns = trace.slices.iter().map(|slice| slice.end_ns).max();
         let origin_ns = if trace.absolute { 0 } else { start_ns };
         let steps = rank_steps(&trace, origin_ns, |name| names.intern(name));
+        let sent = trace.transfers.iter().filter(|it| it.is_point_to_point);
+        let sends = 2 * sent.count() > steps.len().max(1);
         let profile = profile(&trace, settings);
         // All traces of a job are in memory at once, each may have millions of slices. Collectives
         // stay: they are matched across ranks once all are read.
@@ -72,6 +76,7 @@ impl RankTrace {
             steps,
             names,
             lacks_kernels: trace.lacks_kernels,
+            sends,
         };
         Self {
             path: path.to_owned(),
@@ -80,6 +85,7 @@ impl RankTrace {
             trace,
             profiled,
             start_ns,
+            end_ns: end_ns.unwrap_or(start_ns),
         }
     }
 
@@ -102,7 +108,7 @@ impl RankTrace {
 
     /// What travels of it where traces stay on the host that recorded them.
     pub fn patterns(&self) -> WorkerPatterns {
-        let worker = self.said_rank().unwrap_or(0);
+        let worker = self.said_rank(false).unwrap_or(0);
         let profile = &self.profiled.profile;
         costliest(worker, &profile.patterns, &profile.dictionary)
     }
@@ -113,22 +119,41 @@ impl RankTrace {
         // A number alone may as well be that of a run.
         let numbered = numbered_folder(&self.path).filter(|_| self.trace.world_size != Some(1));
         let is_numbered = numbered.is_some_and(|it| self.trace.rank == Some(it));
-        let is_of_rank =
-            is_numbered || rank_folder(&self.path).is_some_and(|it| self.said_rank() == Some(it));
+        let is_of_rank = is_numbered
+            || rank_folder(&self.path).is_some_and(|it| self.said_rank(false) == Some(it));
         match own.parent() {
             Some(all) if is_of_rank => named(all),
             _ => own,
         }
     }
 
+    /// Whether two traces are of unlike cycles of a profiler's schedule: they have neither a step nor a time in
+    /// common.
+    fn is_of_another_cycle(&self, other: &Self) -> bool {
+        let numbers = |trace: &Self| {
+            let steps = &trace.profiled.steps;
+            Some([steps.first()?.step, steps.last()?.step])
+        };
+        let apart = |[first, last]: [i64; 2], [others_first, others_last]: [i64; 2]| {
+            last < others_first || others_last < first
+        };
+        let (Some(own), Some(others)) = (numbers(self), numbers(other)) else {
+            return false;
+        };
+        self.trace.absolute
+            && other.trace.absolute
+            && apart(own.map(i64::from), others.map(i64::from))
+            && apart([self.start_ns, self.end_ns], [other.start_ns, other.end_ns])
+    }
+
     /// The rank that the trace says it is of, or else its name or its folder's. A process that knew of no
     /// others does not know its rank.
-    fn said_rank(&self) -> Option<u32> {
+    fn said_rank(&self, has_master: bool) -> Option<u32> {
         let Trace {
             rank, world_size, ..
         } = self.trace;
         rank.filter(|_| world_size != Some(1))
-            .or_else(|| worded_rank(&self.path))
+            .or_else(|| rank_in_job(&self.path, has_master))
             .or_else(|| rank_folder(&self.path))
             .or(rank)
     }
@@ -200,14 +225,24 @@ impl TraceSet {
     pub fn sets(mut traces: Vec<RankTrace>) -> Vec<Self> {
         traces.sort_by(|a, b| (a.start_ns, &a.path).cmp(&(b.start_ns, &b.path)));
         let mut sets: Vec<Self> = Vec::new();
+        let has_master = traces.iter().any(|trace| names_master(&trace.path));
+        // Reports of several hosts number their processes each for itself.
+        let first = traces.first().map(|trace| trace.path.clone());
+        let is_one_report = traces
+            .iter()
+            .all(|trace| Some(&trace.path) == first.as_ref());
+        let rank_of = |trace: &RankTrace| {
+            let rank = trace.said_rank(has_master);
+            rank.filter(|_| is_one_report || !trace.trace.is_rank_of_host)
+        };
         // Those that say whose they are first, in time order; the others by name, as they get the
         // ranks that are left.
         let (known, mut unknown): (Vec<_>, Vec<_>) = traces
             .into_iter()
-            .partition(|trace| trace.said_rank().is_some());
-        unknown.sort_by(|a, b| a.path.cmp(&b.path));
+            .partition(|trace| rank_of(trace).is_some());
+        unknown.sort_by_cached_key(|trace| (in_order(&trace.path), trace.place));
         for trace in known.into_iter().chain(unknown) {
-            let rank = trace.said_rank();
+            let rank = rank_of(&trace);
             let at = sets
                 .iter()
                 .position(|set| {
@@ -235,7 +270,9 @@ impl TraceSet {
             let same_time =
                 !known.trace.absolute || !trace.trace.absolute || apart_ns <= SAME_TIME_NS;
             let sizes = known.trace.world_size.zip(trace.trace.world_size);
-            same_time && sizes.is_none_or(|(one, other)| one == other)
+            same_time
+                && !known.is_of_another_cycle(trace)
+                && sizes.is_none_or(|(one, other)| one == other)
         })
     }
 
@@ -326,5 +363,107 @@ impl TraceSet {
             notes.push(TraceNote::NoSteps(stepless));
         }
         notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::{NameId, Slice, Track};
+
+    use super::*;
+
+    /// A trace of these steps of 10 ms, which begins at its first step.
+    fn trace(name: &str, steps: std::ops::Range<u32>) -> RankTrace {
+        let mut trace = Trace {
+            tracks: vec![Track::default()],
+            absolute: true,
+            ..Trace::default()
+        };
+        for step in steps {
+            let name = trace.names.intern(&format!("ProfilerStep#{step}"));
+            let start_ns = i64::from(step) * 10_000_000;
+            trace.slices.push(slice(name, start_ns));
+        }
+        trace.settle(0);
+        RankTrace::new(
+            Path::new(name),
+            Source::Kineto,
+            trace,
+            &PatternSettings::default(),
+        )
+    }
+
+    fn slice(name: NameId, start_ns: i64) -> Slice {
+        Slice {
+            start_ns,
+            end_ns: start_ns + 9_000_000,
+            name,
+            detail: 0,
+            track: 0,
+            kind: SliceKind::Step,
+        }
+    }
+
+    /// The file of each rank, by job.
+    fn ranks(traces: Vec<RankTrace>) -> Vec<Vec<(u32, String)>> {
+        let sets = TraceSet::sets(traces).into_iter();
+        let ranks = |set: TraceSet| {
+            let traces = set.ranks.into_iter();
+            traces
+                .map(|(rank, it)| (rank, it.path.display().to_string()))
+                .collect()
+        };
+        sets.map(ranks).collect()
+    }
+
+    fn of_files(files: &[&str]) -> Vec<(u32, String)> {
+        let ranks = ranks(files.iter().map(|name| trace(name, 3..6)).collect());
+        assert_eq!(ranks.len(), 1, "{ranks:?}");
+        ranks.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn files_that_name_no_rank_are_numbered_in_their_order() {
+        let ranks = of_files(&["trace-10-of-12", "trace-2-of-12", "trace-1-of-12"]);
+        assert_eq!(ranks[2], (2, "trace-10-of-12".to_owned()));
+        let local = [
+            "node1_local_rank0",
+            "node0_local_rank1",
+            "node0_local_rank0",
+        ];
+        assert_eq!(of_files(&local)[2], (2, "node1_local_rank0".to_owned()));
+        let pods = ["pt-worker-1", "pt-worker-0", "pt-master-0"];
+        assert_eq!(of_files(&pods)[2], (2, "pt-worker-1".to_owned()));
+        // Without a master they are ranks.
+        assert_eq!(of_files(&["worker-5", "worker-0"])[1].0, 5);
+    }
+
+    #[test]
+    fn processes_of_several_reports_are_numbered_over_all() {
+        let report = |name: &str, place: usize| {
+            let mut trace = trace(name, 3..6);
+            trace.place = place;
+            trace.trace.rank = Some(place as u32);
+            trace.trace.is_rank_of_host = true;
+            trace
+        };
+        let of_one = || vec![report("node0", 0), report("node0", 1)];
+        assert_eq!(ranks(of_one())[0].len(), 2);
+        let both = ranks([of_one(), vec![report("node1", 0), report("node1", 1)]].concat());
+        let expected = ["node0", "node0", "node1", "node1"];
+        let expected: Vec<_> = (0..).zip(expected.map(str::to_owned)).collect();
+        assert_eq!(both, [expected]);
+    }
+
+    #[test]
+    fn cycles_of_a_schedule_are_not_mixed() {
+        let mut first = vec![trace("a_rank0", 3..9)];
+        let second = ["b_rank0", "b_rank1"].map(|name| trace(name, 20..26));
+        first.extend(second);
+        let sizes: Vec<usize> = ranks(first).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [1, 2]);
+        // A rank that began later is of the same.
+        let late = vec![trace("rank0", 3..9), trace("rank1", 5..11)];
+        assert_eq!(ranks(late)[0].len(), 2);
     }
 }

@@ -16,6 +16,7 @@ use std::ops::RangeInclusive;
 use model::{InFlight, Input, PrintedNote, SourceNote};
 
 mod cause;
+mod deaths;
 mod ended;
 mod group;
 mod labels;
@@ -27,7 +28,7 @@ mod start;
 mod traceback;
 
 use cause::Whose;
-use ended::{SlurmTasks, Summary};
+use ended::Summary;
 use group::{LoggedGroup, LoggedRank};
 use labels::Labels;
 use nccl::Warnings;
@@ -582,66 +583,6 @@ impl WatchdogLog {
         let timed_out = of_all.flat_map(|it| it.ranks.values());
         let ranks = timed_out.filter_map(|it| Some(it.timed_out.as_ref()?.ranks));
         ranks.max().unwrap_or(0).max(self.size)
-    }
-
-    /// Whether a rank waits in a collective that timed out. It has ended for that.
-    fn waits(&self, rank: u32) -> bool {
-        self.counted().contains(&rank) || self.stuck.contains(&rank) || self.gave_up.contains(&rank)
-    }
-
-    /// Ranks that raised errors of their own.
-    fn raised_for_themselves(&self) -> impl Iterator<Item = u32> {
-        let own = self.errors.iter().filter(|(rank, (_, whose))| match whose {
-            Whose::Device => true,
-            Whose::Process => !self.waits(**rank),
-            Whose::Unknown => false,
-        });
-        own.map(|(rank, _)| *rank)
-    }
-
-    /// Whether a process ended for a reason of its own of which no line says what rank it has.
-    fn has_unnamed_end(&self) -> bool {
-        self.error_somewhere.is_some() || self.summary.tasks.iter().any(SlurmTasks::crashed)
-    }
-
-    /// The rank that ended for a reason of its own, and the signal that killed it, if one did.
-    fn death(&self) -> Option<(u32, Option<i32>)> {
-        let waits = |rank: u32| self.waits(rank);
-        let first = self.summary.first();
-        if let Some((first, with_it)) = &first
-            && let Some(signal) = first.killed_by()
-            // Slurm kills them all.
-            && self.summary.cancelled.is_none()
-            // torchrun gives whole seconds: of several in one nobody knows who was first.
-            && with_it.is_empty()
-            && !waits(first.rank)
-        {
-            return Some((first.rank, Some(signal)));
-        }
-        // An exception ends Python with 1, arguments that it cannot read with 2. Who printed none, and whose
-        // peers lost their connection to it, ended for itself all the same.
-        let exits = self.summary.only_failed();
-        let exits = exits.filter(|it| it.code > 2 || !self.lost_peers.is_empty());
-        // A log without rank 0 is of one of several hosts, and another may have failed before.
-        let has_first_host = self.summary.ended.iter().any(|it| it.rank == 0);
-        if let Some(exits) = exits
-            && has_first_host
-            && self.errors.is_empty()
-            && self.summary.cancelled.is_none()
-            && !waits(exits.rank)
-            && !self.following.contains(&exits.rank)
-        {
-            return Some((exits.rank, None));
-        }
-        let mut own = self.raised_for_themselves();
-        // What raises on several ranks is no rank's fault.
-        let (rank, None) = (own.next()?, own.next()) else {
-            return None;
-        };
-        first
-            // If another rank ended before, the error may follow from that.
-            .is_none_or(|(first, _)| first.rank == rank)
-            .then_some((rank, None))
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Profiled {
     /// First and last step, if it is a short window of a job whose stages are accounted: what
     /// only some ranks do then is no incident, unless they hold the job back.
     pub(crate) window: Option<(u64, u64)>,
+    /// Whether ranks hand work on to others, so that nobody knows what their devices wait for.
+    pub(crate) hand_on: bool,
 }
 
 impl Profiled {

@@ -100,7 +100,7 @@ impl Job {
             let ranks = &profiled.summary.ranks;
             ranks.len() > 1
                 && ranks.iter().any(|rank| rank.device_idle_share.is_some())
-                && times.is_none_or(|times| times.matched == 0)
+                && (profiled.hand_on || times.is_none_or(|times| times.matched == 0))
         })
     }
 

@@ -39,6 +39,7 @@ impl Job {
         found.retain(|finding| !self.is_absorbed(finding));
         for (number, finding) in found.iter_mut().enumerate() {
             finding.number = number;
+            self.cap_cost(finding);
             if let Claim::LateToCollective(late) = &finding.claim {
                 let functions = &self.detectors.functions;
                 finding.supports_only = !functions.is_constantly_late(late);
@@ -47,14 +48,46 @@ impl Job {
         found
     }
 
+    /// Share of the time in which the devices of hosts that are late have nothing to do, by a profile.
+    fn idle_share(&self, finding: &Finding) -> Option<f64> {
+        let is_of_profile = finding.origin == Origin::Stages && !self.source.has_marks();
+        let functions = &self.detectors.functions;
+        functions
+            .device_idle(&finding.subject.ranks)
+            .filter(|_| is_of_profile)
+    }
+
     /// Whether a profile shows that a host is late and its device has work meanwhile.
     fn is_absorbed(&self, finding: &Finding) -> bool {
-        let functions = &self.detectors.functions;
-        finding.origin == Origin::Stages
-            && !self.source.has_marks()
-            && functions
-                .device_idle(&finding.subject.ranks)
-                .is_some_and(|idle_share| idle_share < ABSORBED_SHARE * finding.cost.share)
+        self.idle_share(finding)
+            .is_some_and(|idle_share| idle_share < ABSORBED_SHARE * finding.cost.share)
+    }
+
+    /// No more is saved than the time in which devices of late hosts have nothing to do.
+    fn cap_cost(&self, finding: &mut Finding) {
+        let idle_share = self.idle_share(finding);
+        let Some(idle_share) = idle_share.filter(|idle_share| *idle_share < finding.cost.share)
+        else {
+            return;
+        };
+        let Claim::LateRanks(late) = &mut finding.claim else {
+            return;
+        };
+        let part = idle_share / finding.cost.share;
+        (finding.cost.share, late.cost_share) = (idle_share, idle_share);
+        for seconds in [
+            &mut finding.cost.exposed_s,
+            &mut finding.cost.gain_alone_s,
+            &mut late.gain_alone_s,
+        ] {
+            *seconds *= part;
+        }
+        for fact in &mut finding.facts {
+            if let Observation::OwnWork(account) = &mut fact.what {
+                account.gain_alone_s *= part;
+            }
+        }
+        finding.severity = self.settings.incident.severity(idle_share);
     }
 }
 

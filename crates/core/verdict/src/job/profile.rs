@@ -9,7 +9,7 @@ use model::{
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
-use trace::{Matches, OUTSIDE, Profile};
+use trace::{MatchedCollective, Matches, OUTSIDE, Profile};
 
 use super::Job;
 use super::compared::{Blamed, Compared, MAX_CALLERS};
@@ -25,6 +25,13 @@ const MAX_SHOWN: usize = 60;
 const MAX_OTHERS: usize = 3;
 /// What is on the stack of whatever a step does, and waits for it: no reason for what all do.
 const FRAMES: [&str; 1] = ["run_backward"];
+/// What waits for a device, which a profile of hosts alone does not show. Nobody is to blame for what all wait for.
+const WAITS: [&str; 4] = [
+    "synchronize",
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "'item' of",
+];
 
 /// What is left of one rank's trace once its slices are gone.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +50,19 @@ pub struct ProfiledRank {
     pub names: StageNames,
     /// Whether kernels are missing that it launched: shares of its time are not known.
     pub lacks_kernels: bool,
+    /// Whether its device sends or receives in most of its steps, or may.
+    pub sends: bool,
+}
+
+impl ProfiledRank {
+    /// Whether it hands work on to others, as a stage of a pipeline does.
+    fn hands_on(&self) -> bool {
+        let issues = |step: &&RankStep| {
+            let mut segments = step.segments.iter();
+            segments.any(|it| it.ending.is_point_to_point())
+        };
+        self.sends || 2 * self.steps.iter().filter(issues).count() > self.steps.len()
+    }
 }
 
 impl Job {
@@ -60,7 +80,13 @@ impl Job {
                 self.placement.place(rank.rank, host.clone());
             }
         }
-        self.take_collectives(matches);
+        let senders: BTreeSet<u32> = ranks
+            .iter()
+            .filter(|rank| rank.hands_on())
+            .map(|rank| rank.rank)
+            .collect();
+        self.take_collectives(matches, &senders);
+        keep_common(&mut ranks);
         let entries = entries(&ranks, matches);
         if common_steps(&ranks).len() == 1 {
             share_the_longest(&mut ranks);
@@ -69,6 +95,7 @@ impl Job {
         let steps = self.accounting.span();
         let mut profiled = self.compare(&ranks, steps);
         profiled.summary.collectives = collective_times(&ranks, matches, entries.as_ref());
+        profiled.hand_on = !senders.is_empty();
         self.detectors.functions.keep(profiled);
     }
 
@@ -82,10 +109,16 @@ impl Job {
         profiled
     }
 
-    fn take_collectives(&mut self, matches: &Matches) {
+    /// Takes who came when to collectives, but for those of ranks that hand work on: the stages of a pipeline
+    /// come to them one after another by design.
+    fn take_collectives(&mut self, matches: &Matches, senders: &BTreeSet<u32>) {
         let mut groups: BTreeMap<Option<&str>, u32> = BTreeMap::new();
         let mut counts: BTreeMap<(u32, CollectiveOp), u64> = BTreeMap::new();
-        for collective in &matches.collectives {
+        let is_of_senders = |it: &&MatchedCollective| {
+            let mut arrivals = it.arrivals.iter();
+            arrivals.any(|arrival| senders.contains(&arrival.rank))
+        };
+        for collective in matches.collectives.iter().filter(|it| !is_of_senders(it)) {
             let next = groups.len() as u32;
             let name = collective.group.as_deref();
             let group = *groups.entry(name).or_insert(next);
@@ -143,7 +176,7 @@ impl Job {
         for rank in ranks.iter().filter(|rank| !rank.steps.is_empty()) {
             // Of one that hands work on to others nobody knows when it works and when it waits for them:
             // it has no peers.
-            let role = sends(&rank.steps).then(|| format!("rank {}", rank.rank));
+            let role = rank.hands_on().then(|| format!("rank {}", rank.rank));
             accounted.expect(rank.rank, role.clone());
             followed.expect(rank.rank, role);
         }
@@ -280,6 +313,10 @@ impl Job {
             if is_frame && culprits.is_empty() && blamed.unexpected.is_empty() {
                 continue;
             }
+            let is_wait = WAITS.iter().any(|wait| name.contains(wait));
+            if is_wait && culprits.is_empty() {
+                continue;
+            }
             // It may be any code, as what ranks of a pipeline wait in for one another.
             let is_little = name == OUTSIDE && excess_share < settings.common_share_min;
             if is_little && !culprits.is_empty() {
@@ -351,15 +388,6 @@ fn rank_profile(rank: &ProfiledRank) -> RankProfile {
     }
 }
 
-/// Whether a rank sends or receives in most of its steps.
-fn sends(steps: &[RankStep]) -> bool {
-    let sends = |step: &&RankStep| {
-        let mut segments = step.segments.iter();
-        segments.any(|it| it.ending.is_point_to_point())
-    };
-    2 * steps.iter().filter(sends).count() > steps.len()
-}
-
 /// Steps that all ranks with steps have.
 fn common_steps(ranks: &[ProfiledRank]) -> BTreeSet<u32> {
     let steps = ranks.iter().filter(|rank| !rank.steps.is_empty());
@@ -373,6 +401,21 @@ fn common_steps(ranks: &[ProfiledRank]) -> BTreeSet<u32> {
     steps.fold(first, |common, steps| {
         common.intersection(&steps).copied().collect()
     })
+}
+
+/// Leaves only steps that all ranks have, if a rank was recorded for half of the others' steps or less: it would be
+/// missing from most.
+fn keep_common(ranks: &mut [ProfiledRank]) {
+    let recorded = || ranks.iter().map(|rank| rank.steps.len());
+    let most = recorded().max().unwrap_or(0);
+    let is_short = recorded().any(|steps| steps > 0 && 2 * steps <= most);
+    let common = common_steps(ranks);
+    if !is_short || common.is_empty() {
+        return;
+    }
+    for rank in ranks {
+        rank.steps.retain(|step| common.contains(&step.step));
+    }
 }
 
 /// Makes shares of a recorded step shares of the longest that a rank recorded: who entered it late
@@ -465,7 +508,8 @@ fn collective_times(
 
 #[cfg(test)]
 mod tests {
-    use model::{Source, StageId};
+    use model::{Conclusion, Source, StageId};
+    use trace::Arrival;
 
     use super::*;
     use crate::Settings;
@@ -529,7 +573,8 @@ mod tests {
         assert_eq!(found_of(backward, &[0.0, 0.5, 0.0])[0].ranks, [1]);
     }
 
-    /// Ranks that are late, of two of which the first takes 30 ms longer in each step until it issues this.
+    /// Ranks that are late, of two of which the first takes 30 ms longer in each step until it issues this, and
+    /// comes so much later to a collective.
     fn late(op: CollectiveOp) -> Vec<Vec<u32>> {
         let step = |number: u32, rank: u32| {
             let took_ns = if rank == 0 { 40_000_000 } else { 10_000_000 };
@@ -552,18 +597,46 @@ mod tests {
         let ranks = (0..2).map(|rank| ProfiledRank {
             rank,
             steps: (0..20).map(|number| step(number, rank)).collect(),
+            profile: Profile {
+                has_device: true,
+                ..Profile::default()
+            },
             ..ProfiledRank::default()
         });
         let mut job = Job::new("job", Source::Kineto, Settings::default());
-        job.add_profiles(ranks.collect(), &Matches::default());
+        let collective = |number: u64| {
+            let arrival = |rank: u32| {
+                let start_ns = i64::from(1 - rank) * 30_000_000;
+                Arrival {
+                    rank,
+                    start_ns,
+                    end_ns: 31_000_000,
+                }
+            };
+            MatchedCollective {
+                op: "allreduce".to_owned(),
+                group: None,
+                number,
+                bytes: 4,
+                arrivals: vec![arrival(0), arrival(1)],
+            }
+        };
+        let matches = Matches {
+            collectives: (0..20).map(collective).collect(),
+            ..Matches::default()
+        };
+        job.add_profiles(ranks.collect(), &matches);
         job.finish();
+        let unseen = job.verdict().unobserved() == Some(Conclusion::DevicesUnseen);
+        assert_eq!(unseen, op.is_point_to_point());
         let incidents = job.verdict().incidents.into_iter();
         incidents.map(|it| it.subject.ranks).collect()
     }
 
     #[test]
     fn who_hands_work_on_is_not_compared_with_those_that_wait_for_it() {
-        assert_eq!(late(CollectiveOp::BROADCAST), [[0]]);
+        let late_ranks = late(CollectiveOp::BROADCAST);
+        assert!(!late_ranks.is_empty() && late_ranks.iter().all(|ranks| *ranks == [0]));
         assert!(late(CollectiveOp::SEND).is_empty());
     }
 }

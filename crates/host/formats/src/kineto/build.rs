@@ -11,7 +11,9 @@ use trace::{Counter, NameId, PythonFrame, Slice, SliceKind, Trace, Track, Transf
 
 use super::scan::{RawEvent, members, nanoseconds, text};
 use crate::flight_recorder::element_bytes;
-use crate::names::{collective_of_kernel, without_addresses};
+use crate::names::{
+    collective_of_kernel, is_point_to_point, without_addresses, without_generated_path,
+};
 
 /// Slices of one trace that are kept, 32 bytes each.
 const MAX_SLICES: usize = 1 << 25;
@@ -86,6 +88,8 @@ pub(super) struct TraceBuilder {
     on_streams: Vec<(u16, i64, i64, String)>,
     /// The same of the host, as it issues them.
     issued: Vec<(i64, String)>,
+    /// Events of which nothing is used.
+    unused: u64,
     pub(super) no_time: u64,
     pub(super) too_many: u64,
     scratch: Vec<u8>,
@@ -97,6 +101,7 @@ impl TraceBuilder {
             b"X" => self.slice(event),
             b"M" if event.name == b"thread_name" => self.name_thread(event),
             b"C" => self.counter(event),
+            b"B" | b"E" => self.unused += 1,
             _ => {}
         }
     }
@@ -111,7 +116,10 @@ impl TraceBuilder {
                 return;
             }
             Category::OfDevice => return self.annotate(event),
-            _ => return,
+            _ => {
+                self.unused += 1;
+                return;
+            }
         };
         let times = nanoseconds(event.at).zip(nanoseconds(event.took));
         let Some((start_ns, took_ns)) = times else {
@@ -227,7 +235,10 @@ impl TraceBuilder {
             kind => kind,
         };
         let known = match kind {
-            SliceKind::Python => self.trace.names.intern(&without_addresses(&name)),
+            SliceKind::Python => {
+                let name = without_generated_path(&name);
+                self.trace.names.intern(&without_addresses(&name))
+            }
             _ => self.trace.names.intern(&name),
         };
         self.names
@@ -416,6 +427,22 @@ impl TraceBuilder {
     pub(super) fn finish(mut self, shift_ns: i64) -> Trace {
         self.name_by_annotations();
         let mut trace = self.trace;
+        // NCCL runs an all-to-all in the kernels of sends, which the host alone may name.
+        let is_exchange = |name: &str| {
+            let calls = ["c10d::alltoall", "nccl:all_to_all"];
+            calls.iter().any(|call| name.starts_with(call))
+        };
+        if trace.names.texts().any(is_exchange) {
+            for transfer in &mut trace.transfers {
+                transfer.is_point_to_point &= transfer.op != "SendRecv";
+            }
+        }
+        if trace.slices.is_empty() && self.unused > 0 {
+            trace.losses.push(format!(
+                "{} events, none of them of a category of PyTorch's profiler",
+                self.unused
+            ));
+        }
         let launched = self.launches.into_iter().max().unwrap_or(0);
         // Some are launched at the end, and run when nothing is recorded any more.
         if launched > 0 && (self.kernels as f64) < KERNELS_MIN * launched as f64 {
@@ -482,10 +509,6 @@ fn category(raw: &[u8]) -> Category {
 fn annotated(name: &[u8]) -> Option<String> {
     let op = text(name.strip_prefix(b"nccl:")?).into_owned();
     op.split(' ').next().map(str::to_owned)
-}
-
-fn is_point_to_point(op: &str) -> bool {
-    matches!(op, "send" | "recv" | "Send" | "Recv")
 }
 
 /// Whether the host launches a kernel in a call of its runtime.

@@ -232,7 +232,7 @@ fn a_host_that_never_comes_back_is_named_though_others_run_ahead() {
         (hang.kind, &hang.subject.ranks[..]),
         (IncidentKind::Hang, &[1][..])
     );
-    let said = "rank 1 never entered COLLECTIVE #124 of group default (ranks 0,2 wait in it)";
+    let said = "rank 1 never entered ALLREDUCE #124 of group default (ranks 0,2 wait in it)";
     assert!(hang.text.contains(said), "{}", hang.text);
 }
 
