@@ -114,12 +114,12 @@ fn wait<'py>(
         return Ok(py.None().into_bound(py));
     };
     let original = original.bind(py);
-    let call = || match (args.is_empty(), kwargs) {
-        (true, None) => original.call1((tensor,)),
-        _ => {
-            let all = std::iter::once(tensor.clone()).chain(args.iter());
-            original.call(PyTuple::new(py, all.collect::<Vec<_>>())?, kwargs)
+    let call = || {
+        if args.is_empty() && kwargs.is_none() {
+            return original.call1((tensor,));
         }
+        let all = std::iter::once(tensor.clone()).chain(args.iter());
+        original.call(PyTuple::new(py, all.collect::<Vec<_>>())?, kwargs)
     };
     let mut may_wait = false;
     with_probe(|probe| may_wait = probe.records_read_backs());

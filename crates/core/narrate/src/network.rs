@@ -97,12 +97,8 @@ pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worde
                 // The peer's window is closed: its host acknowledges and has no room for more.
                 "are not read by the peer".to_owned()
             } else {
-                let retransmissions = if *resent == 1 {
-                    "retransmission"
-                } else {
-                    "retransmissions"
-                };
-                format!("are not acknowledged after {resent} {retransmissions}")
+                let plural = if *resent == 1 { "" } else { "s" };
+                format!("are not acknowledged after {resent} retransmission{plural}")
             };
             let text = format!("{bytes} bytes to {peer} {what}");
             let values = vec![("bytes", *bytes as f64), ("resent", f64::from(*resent))];

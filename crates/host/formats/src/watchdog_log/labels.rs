@@ -54,21 +54,17 @@ impl Labels {
 /// The number in the label of a line, and what stands behind it.
 fn label(line: &str) -> Option<(u32, &str)> {
     let line = line.trim_start();
-    let (text, printed) = match line.strip_prefix('[') {
-        // `[default3]:`; a name is that of a role.
-        Some(inside) => {
-            let (label, printed) = inside.split_once("]:")?;
-            // `[rank3]:` is PyTorch's.
-            if label.starts_with("rank") {
-                return None;
-            }
-            let text = label.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_');
-            (text, printed.strip_prefix(' ').unwrap_or(printed))
+    let (text, printed) = if let Some(inside) = line.strip_prefix('[') {
+        // `[default3]:`; a name is that of a role, and `[rank3]:` is PyTorch's.
+        let (label, printed) = inside.split_once("]:")?;
+        if label.starts_with("rank") {
+            return None;
         }
-        None => {
-            let (text, rest) = line.split_at(digits(line));
-            (text, rest.strip_prefix(": ")?)
-        }
+        let text = label.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_');
+        (text, printed.strip_prefix(' ').unwrap_or(printed))
+    } else {
+        let (text, rest) = line.split_at(digits(line));
+        (text, rest.strip_prefix(": ")?)
     };
     let label = number(text).filter(|label| *label < MAX_RANKS && digits(text) == text.len())?;
     Some((label, printed))

@@ -311,9 +311,8 @@ fn labels_that_agree_with_ranks_name_the_rank_of_an_error() {
     for label in ["N: ", "[defaultN]:", "[trainerN]: "] {
         let of = |rank: u32, text: &str| {
             let label = label.replace('N', &rank.to_string());
-            text.lines()
-                .map(|line| format!("{label}{line}\n"))
-                .collect::<String>()
+            let lines = text.lines().map(|line| [&*label, line, "\n"].concat());
+            lines.collect::<String>()
         };
         let error = of(3, &raised.replace("[rank3]: ", ""));
         assert_eq!(
