@@ -81,19 +81,37 @@ extern "C" fn waiting<const METHOD: usize>(
     args: *mut ffi::PyObject,
     kwargs: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter calls this, attached, with live objects: a tensor, a tuple, and a dictionary or
-    // null.
-    let (py, tensor, args, kwargs) = unsafe {
-        let py = Python::assume_attached();
+    // SAFETY: the interpreter calls this, attached.
+    let py = unsafe { Python::assume_attached() };
+    let known = WAITING.get(py);
+    let Some((known, original)) = known.and_then(|it| Some((it, it.originals.get(METHOD)?))) else {
+        return std::ptr::null_mut();
+    };
+    let mut may_wait = false;
+    with_probe(|probe| may_wait = probe.records_read_backs());
+    // SAFETY: the tuple is live; a dictionary is live, too.
+    if !may_wait && kwargs.is_null() && unsafe { ffi::PyTuple_Size(args) } == 0 {
+        let end = std::ptr::null_mut::<ffi::PyObject>();
+        // SAFETY: all are live; the result is a new reference or null with an exception.
+        return unsafe { ffi::PyObject_CallFunctionObjArgs(original.as_ptr(), tensor, end) };
+    }
+    // SAFETY: these are live: a tensor, a tuple, and a dictionary or null.
+    let (tensor, args, kwargs) = unsafe {
         (
-            py,
             Bound::from_borrowed_ptr(py, tensor),
             Bound::from_borrowed_ptr(py, args).cast_into_unchecked::<PyTuple>(),
             Bound::from_borrowed_ptr_or_opt(py, kwargs)
                 .map(|kwargs| kwargs.cast_into_unchecked::<PyDict>()),
         )
     };
-    match wait(METHOD, &tensor, &args, kwargs.as_ref()) {
+    let call = || {
+        let all = std::iter::once(tensor.clone()).chain(args.iter());
+        let all = PyTuple::new(py, all.collect::<Vec<_>>())?;
+        original.bind(py).call(all, kwargs.as_ref())
+    };
+    let waits = may_wait && quietly(py, is_on_device(known, &tensor)).unwrap_or(false);
+    let done = if waits { wait(py, known, call) } else { call() };
+    match done {
         Ok(done) => done.into_ptr(),
         Err(error) => {
             error.restore(py);
@@ -102,30 +120,12 @@ extern "C" fn waiting<const METHOD: usize>(
     }
 }
 
+/// Marks a call in which the host waits for its device.
 fn wait<'py>(
-    method: usize,
-    tensor: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    kwargs: Option<&Bound<'py, PyDict>>,
+    py: Python<'py>,
+    known: &Waiting,
+    call: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = tensor.py();
-    let known = WAITING.get(py);
-    let Some((known, original)) = known.and_then(|it| Some((it, it.originals.get(method)?))) else {
-        return Ok(py.None().into_bound(py));
-    };
-    let original = original.bind(py);
-    let call = || {
-        if args.is_empty() && kwargs.is_none() {
-            return original.call1((tensor,));
-        }
-        let all = std::iter::once(tensor.clone()).chain(args.iter());
-        original.call(PyTuple::new(py, all.collect::<Vec<_>>())?, kwargs)
-    };
-    let mut may_wait = false;
-    with_probe(|probe| may_wait = probe.records_read_backs());
-    if !may_wait || !quietly(py, is_on_device(known, tensor)).unwrap_or(false) {
-        return call();
-    }
     begin_read_back();
     let done = call();
     let line = quietly(py, known.line.bind(py).call0());
