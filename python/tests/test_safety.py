@@ -254,6 +254,32 @@ def test_signals_reach_the_command_and_its_status_comes_back(sent, tmp_path):
     assert process.stdout.read() == f"got {int(sent)}\n", "once"
 
 
+def test_what_is_ignored_around_it_the_command_ignores(tmp_path):
+    # As `nohup` has it, `cmd &` in a script, and launchers that want no zombies.
+    ignored = signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import re, sys\n"
+        "status = open('/proc/self/status').read()\n"
+        "print(int(re.search(r'SigIgn:\\s+(\\w+)', status)[1], 16), flush=True)\n"
+        "sys.exit(7)\n"
+    )
+
+    def ignore():
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    done = subprocess.run(
+        [BIN / "laggard", "run", "--", sys.executable, script],
+        stdout=subprocess.PIPE,
+        preexec_fn=ignore,
+        text=True,
+    )
+    assert done.returncode == 7
+    for number in ignored:
+        assert int(done.stdout) >> (number - 1) & 1, number
+
+
 def test_a_terminal_interrupt_reaches_the_command_once(tmp_path):
     script = tmp_path / "wait.py"
     script.write_text(

@@ -66,8 +66,11 @@ pub(crate) fn replace(mut command: Command) -> NotStarted {
 impl WrappedCommand {
     /// Starts the command with our own standard streams.
     pub(crate) fn start(mut command: Command) -> Result<Self, NotStarted> {
+        // What we are to ignore, as under `nohup`, the command ignores too: a handler would be taken from it.
+        let heeded = PASSED_ON.into_iter().filter(|it| !is_ignored(*it));
+        keep_children(&mut command);
         // Before the command starts: a signal must not fall between the two.
-        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(|source| NotStarted {
+        let signals = SignalsInfo::<WithOrigin>::new(heeded).map_err(|source| NotStarted {
             program: OsString::new(),
             source,
         })?;
@@ -112,6 +115,34 @@ impl WrappedCommand {
             // Not a wait that blocks: signals are passed on meanwhile.
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
+    }
+}
+
+/// Whether this process ignores a signal.
+#[expect(unsafe_code, reason = "sigaction(2) has no safe face")]
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: zeros are an action, which the call only fills.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Lets the kernel keep how the command ends until we ask for it, also under a launcher that ignores the ends of
+/// its children. The command ignores those of its own as before.
+#[expect(unsafe_code, reason = "signal(2) has no safe face")]
+fn keep_children(command: &mut Command) {
+    if !is_ignored(libc::SIGCHLD) {
+        return;
+    }
+    // SAFETY: plain system calls, which may be made between fork and exec.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        command.pre_exec(|| {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            Ok(())
+        });
     }
 }
 

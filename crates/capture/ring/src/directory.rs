@@ -128,6 +128,12 @@ impl RingDirectory {
         self.path.join(CLAIM).is_file()
     }
 
+    /// Whether somebody has claimed the job, and still watches it.
+    fn is_claimed(&self) -> bool {
+        let claim = File::open(self.path.join(CLAIM));
+        claim.is_ok_and(|claim| matches!(claim.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     /// Whether a process still writes here.
     pub fn has_writer(&self) -> bool {
         self.writers().is_ok_and(|mut writers| {
@@ -183,6 +189,22 @@ impl RingDirectory {
     pub fn mailbox_path(&self, identity: &Identity) -> PathBuf {
         self.path
             .join(format!("rank{}.{}.desk", identity.rank, identity.pid))
+    }
+
+    /// Removes a ring and what else its process has made. What is mapped stays readable.
+    pub(crate) fn remove_ring(&self, ring: &Path) {
+        let of_process = [
+            "desk",
+            "requests",
+            LiveSource::Plugin.extension(),
+            LiveSource::Calls.extension(),
+            "ring.sock",
+            "ring",
+        ];
+        for extension in of_process {
+            // What resists goes with the directory.
+            drop(fs::remove_file(ring.with_extension(extension)));
+        }
     }
 
     /// The rings that are there now.
@@ -312,6 +334,7 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
         && untouched_for(&metadata) >= Some(age)
+        && !directory.is_claimed()
         && writers.all(|(path, writer)| is_left(&path, &writer))
 }
 
@@ -448,6 +471,16 @@ mod tests {
         assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
         assert!(!ours.path().exists());
         assert!(found.path().join("draft").exists());
+    }
+
+    #[test]
+    fn a_directory_whose_job_is_watched_is_not_cleaned_away() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let claim = directory.claim("job").unwrap();
+        assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 0);
+        drop(claim);
+        assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
     }
 
     #[test]

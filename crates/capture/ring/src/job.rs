@@ -102,8 +102,8 @@ impl JobReader {
             // An elastic restart: the ranks of the attempt before deliver nothing more.
             self.attempt = attempt;
             self.drain(take);
-            self.left_out
-                .extend(std::mem::take(&mut self.rings).into_keys());
+            let ended = std::mem::take(&mut self.rings);
+            self.leave_out(ended.into_keys());
             take(Input::Restart { attempt });
         }
         // Of a rank that was started anew before we came only the last ring is read.
@@ -112,14 +112,67 @@ impl JobReader {
         for (path, reader) in found {
             let Identity { attempt, rank, .. } = *reader.identity();
             let is_last = ranks.insert(rank);
-            // Of several that run it is not known yet which is the rank: see `prove`.
-            if attempt == self.attempt && (is_last || is_alive(reader.identity())) {
+            // Of several that run it is not known yet which is the rank: see `prove`. Another launcher counts
+            // its restarts anew.
+            let is_current = attempt == self.attempt || self.have_all_ended();
+            if is_current && (is_last || is_alive(reader.identity())) {
                 self.add(path, reader, take);
             } else {
                 self.left_out.insert(path);
             }
         }
         self.prove();
+        self.start_anew(take);
+    }
+
+    /// Whether all processes that were ranks have ended.
+    fn have_all_ended(&self) -> bool {
+        let mut proven = self.rings.values().filter(|ring| ring.proven).peekable();
+        proven.peek().is_some() && proven.all(|ring| !ring.alive)
+    }
+
+    /// Leaves the rings of a training that has ended behind if another one has begun in the same job: each rank
+    /// that lives had another process before.
+    fn start_anew(&mut self, take: &mut dyn FnMut(Input)) {
+        let ended_before = |living: &Ring| {
+            let of = living.reader.identity();
+            self.rings.values().any(|ring| {
+                let ended = ring.reader.identity();
+                ring.proven && !ring.alive && (ended.rank == of.rank && ended.started <= of.started)
+            })
+        };
+        let mut living = self
+            .rings
+            .values()
+            .filter(|ring| ring.proven && ring.alive)
+            .peekable();
+        if living.peek().is_none() || !living.all(ended_before) {
+            return;
+        }
+        let (ended, living) = std::mem::take(&mut self.rings)
+            .into_iter()
+            .partition(|(_, ring): &(PathBuf, Ring)| ring.proven && !ring.alive);
+        // What these wrote is of the start that has ended.
+        self.rings = ended;
+        self.drain(take);
+        let ended = std::mem::replace(&mut self.rings, living);
+        self.leave_out(ended.into_keys());
+        for ring in self.rings.values_mut() {
+            (ring.names, ring.announced) = (0, false);
+            self.attempt = ring.reader.identity().attempt;
+        }
+        take(Input::Restart { attempt: 0 });
+    }
+
+    /// Reads these rings no more, and frees their memory if their processes have ended: what is mapped stays.
+    fn leave_out(&mut self, rings: impl Iterator<Item = PathBuf>) {
+        for path in rings {
+            let ended = RingReader::open(&path).is_ok_and(|it| !is_alive(it.identity()));
+            if ended {
+                self.directory.remove_ring(&path);
+            }
+            self.left_out.insert(path);
+        }
     }
 
     /// Tells ranks from processes that only have a rank's environment: ranks step, or belong to
@@ -424,5 +477,90 @@ mod tests {
         assert_eq!(look(&mut reader), [0]);
         let _new = ring(3, 1);
         assert_eq!(look(&mut reader), [0, 3]);
+    }
+
+    /// Processes of this test by which a rank is alive or has ended: this one, and one that never was.
+    fn process(lives: bool) -> (u32, u64) {
+        let pid = std::process::id();
+        let started = process_started(pid).unwrap();
+        if lives {
+            (pid, started)
+        } else {
+            (1, started - 1)
+        }
+    }
+
+    #[test]
+    fn a_training_that_follows_another_in_the_same_job_is_a_start_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let ring = |rank, attempt, lives| {
+            let (pid, started) = process(lives);
+            let identity = Identity {
+                rank,
+                attempt,
+                pid,
+                started,
+                ..Identity::default()
+            };
+            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
+            ring.set_stepped(0);
+            ring.write(Mark {
+                at: RankNs(1),
+                step: 0,
+                on_loop_thread: true,
+                event: Event::DataBegin,
+            });
+            ring
+        };
+        let mut reader = JobReader::new(directory.clone());
+        let mut look = |reader: &mut JobReader| {
+            let mut read = Vec::new();
+            let mut take = |input| match input {
+                Input::Mark { rank, .. } => read.push(Some(rank)),
+                Input::Restart { .. } => read.push(None),
+                _ => {}
+            };
+            reader.look(&mut take);
+            reader.drain(&mut take);
+            read
+        };
+        // Of a launcher that had restarted it once, which the next one has not.
+        let _ended = [ring(0, 1, false), ring(1, 1, false)];
+        assert_eq!(look(&mut reader), [None, Some(0), Some(1)]);
+        let _first = ring(0, 0, true);
+        assert_eq!(look(&mut reader), [None, Some(0)]);
+        assert_eq!(directory.rings().unwrap().len(), 1);
+        let _second = ring(1, 0, true);
+        assert_eq!(look(&mut reader), [Some(1)]);
+    }
+
+    #[test]
+    fn a_rank_that_comes_again_while_others_live_starts_nothing_anew() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let ring = |rank, lives| {
+            let (pid, started) = process(lives);
+            let identity = Identity {
+                rank,
+                pid,
+                started,
+                ..Identity::default()
+            };
+            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
+            ring.set_stepped(0);
+            ring
+        };
+        let mut reader = JobReader::new(directory.clone());
+        let mut look = |reader: &mut JobReader| {
+            let mut starts = 0;
+            let mut take = |input| starts += usize::from(matches!(input, Input::Restart { .. }));
+            reader.look(&mut take);
+            starts
+        };
+        let _others = [ring(0, true), ring(1, false)];
+        assert_eq!(look(&mut reader), 0);
+        let _again = ring(1, true);
+        assert_eq!(look(&mut reader), 0);
     }
 }

@@ -9,7 +9,7 @@ use model::{
     StepPart, StepPlace, StepSpan, Subject, Window,
 };
 
-use crate::cause::common_causes;
+use crate::cause::{Best, common_causes};
 use crate::fault::{Record, STRIKES_MIN, Stretch};
 use crate::pace::{Seen, pace_of};
 use crate::queued::charge_queued;
@@ -264,6 +264,13 @@ impl Tracker {
             group.sampled = Seen::default();
             group.unaccounted.clear();
             group.last = None;
+        }
+    }
+
+    /// What steps take at best is not known any more.
+    pub fn forget_best(&mut self) {
+        for group in &mut self.groups {
+            group.best = Best::default();
         }
     }
 

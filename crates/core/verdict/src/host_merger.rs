@@ -307,6 +307,7 @@ impl HostMerger {
                     run: run.saturating_add(1),
                     attempt: 0,
                 },
+                0,
             ),
             Some(Input::Restart { attempt: known }) => {
                 let attempt = if known == 0 {
@@ -314,7 +315,7 @@ impl HostMerger {
                 } else {
                     known
                 };
-                self.restart(place, Start { run, attempt });
+                self.restart(place, Start { run, attempt }, known);
             }
             // Who has not spoken may well have moved.
             Some(Input::NoProgress { at } | Input::EndAsked { at })
@@ -336,15 +337,13 @@ impl HostMerger {
         }
     }
 
-    /// Starts the job over, unless another host has reported it before.
-    fn restart(&mut self, place: usize, start: Start) {
+    /// Starts the job over, unless another host has reported it before. `attempt` is as [`Input::Restart`] has it.
+    fn restart(&mut self, place: usize, start: Start, attempt: u32) {
         // Also where another host came first: what this one sends from now on is of the new start.
         self.hosts[place].start = start;
         if start > self.start {
             self.start = start;
-            self.job.take(Input::Restart {
-                attempt: start.attempt,
-            });
+            self.job.take(Input::Restart { attempt });
             // Steps are counted anew: what was wanted of the last start would be asked for until this one
             // comes as far.
             (self.profile, self.device_steps) = (None, None);

@@ -191,7 +191,13 @@ impl Job {
                 self.notes.count(Counted::RankLeft(rank, step), 1);
                 self.take_windows();
             }
-            Input::Restart { .. } => self.restart(),
+            Input::Restart { attempt } => {
+                self.restart();
+                if attempt == 0 {
+                    // It may be another training.
+                    self.detectors.stages.tracker.forget_best();
+                }
+            }
             Input::Failed { .. }
             | Input::Group { .. }
             | Input::Killed { .. }

@@ -177,6 +177,18 @@ impl BatchOutbox {
                 goes_on: true,
                 ..AnswerOutcome::default()
             },
+            // It asks for what it has been sent: no collector does.
+            BatchAnswer::Next(_) if self.sequence == 0 => {
+                let said = self.complain(
+                    "answers as no collector does; batches are kept, and the command continues"
+                        .to_owned(),
+                );
+                self.back_off(now, None);
+                AnswerOutcome {
+                    said,
+                    ..AnswerOutcome::default()
+                }
+            }
             BatchAnswer::Next(_) => {
                 self.begin_anew();
                 AnswerOutcome {

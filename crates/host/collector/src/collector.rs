@@ -142,7 +142,8 @@ impl Collector {
             source,
         };
         fs::create_dir_all(&path).map_err(data)?;
-        let lock = File::create(path.join("lock")).map_err(data)?;
+        // No folder of a job begins with a dot.
+        let lock = File::create(path.join(".lock")).map_err(data)?;
         let begun = Instant::now();
         // The kernel takes the lock from a process that dies: a kill leaves nothing to clear away.
         while let Err(error) = lock.try_lock() {
