@@ -43,6 +43,8 @@ pub struct Collectives {
     /// Whether the last mark was of the group of all ranks in the making: what follows may take
     /// as long as it likes, once.
     starts: bool,
+    /// Ranks in a send or receive, which wait for others, nobody knows for whom.
+    pub(crate) in_transfers: BTreeSet<u32>,
 }
 
 /// One communicator.
@@ -208,6 +210,11 @@ impl Collectives {
             group.members.extend(members.iter());
             group.last_members.clone_from(members);
         }
+    }
+
+    /// Says that ranks are in a send or receive that has not ended.
+    pub fn wait_in_transfers(&mut self, ranks: &[u32]) {
+        self.in_transfers.extend(ranks);
     }
 
     /// Says that a rank's process runs, whether or not it has done anything.

@@ -138,7 +138,14 @@ fn rooted(
     let mut roots: BTreeSet<u32> = awaited.difference(&wait_for_others).copied().collect();
     // Before ranks are taken out below: a circle is that nobody is free, not that nobody is left.
     let is_circle = roots.is_empty() && !missing.is_empty();
-    roots.retain(|rank| !held.contains(rank));
+    // Where no device has begun it, what stands before it holds them.
+    let is_begun = |wait: &&Wait| wait.holds_all() && wait.has_begun();
+    let held_inside: BTreeSet<u32> = waits
+        .iter()
+        .filter(is_begun)
+        .flat_map(Wait::waiting)
+        .collect();
+    roots.retain(|rank| !held_inside.contains(rank) && !job.in_transfers.contains(rank));
     // Of one that is seen it is known that it has not come; of others only that nothing is known.
     if roots.iter().any(|rank| seen.contains(rank)) {
         roots.retain(|rank| seen.contains(rank));
@@ -228,10 +235,16 @@ fn concerned(waits: &[Wait], kind: StallKind, culprits: &BTreeSet<u32>) -> Vec<W
         })
         .cloned()
         .collect();
-    // Where they stand first; of others the one that most ranks are in says most.
+    // Where they stand first, and before what a device has begun none; of others the one that most ranks are in
+    // says most.
     concerned.sort_by_key(|wait| {
         let is_elsewhere = kind == StallKind::Inside && !wait.missing.is_empty();
-        (is_elsewhere, std::cmp::Reverse(wait.entered.len()))
+        let is_behind = kind == StallKind::Inside && !wait.has_begun();
+        (
+            is_elsewhere,
+            is_behind,
+            std::cmp::Reverse(wait.entered.len()),
+        )
     });
     concerned
 }

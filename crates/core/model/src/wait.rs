@@ -157,6 +157,13 @@ impl Wait {
         waits.iter().filter(|rank| !behind.contains(rank)).copied()
     }
 
+    /// Whether a device may have begun it: it is not known of all that they have not.
+    pub fn has_begun(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| {
+            !open.ended.is_empty() || open.not_started.len() < open.under_way.len()
+        })
+    }
+
     /// Whether ranks are in it and nobody is known to be waited for.
     pub fn holds_all(&self) -> bool {
         // Without recorders it is unknown who is still in it.

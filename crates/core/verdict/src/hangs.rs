@@ -172,6 +172,10 @@ impl Hangs {
         self.collectives.arrive(rank);
     }
 
+    pub(crate) fn wait_in_transfers(&mut self, ranks: &[u32]) {
+        self.collectives.wait_in_transfers(ranks);
+    }
+
     /// Takes a mark; the seconds of a stall that was spoken of and that it ends.
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<f64> {
         let advances = self.collectives.mark(rank, mark);

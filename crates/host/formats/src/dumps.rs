@@ -163,10 +163,18 @@ impl Entry {
 }
 
 impl Dump {
-    /// Whether the device is in a send or receive that somebody waits for.
+    /// Whether the device is in a send or receive that somebody waits for, or is on its way to it.
+    ///
+    /// Of those that are coalesced only the entry behind them has a state, and without timing none is seen to start.
     fn is_in_transfer(&self) -> bool {
-        let mut transfers = self.entries.iter().filter(|entry| !entry.counts());
-        transfers.any(|it| it.state == "started" && it.retired.as_bool() == Some(false))
+        let transfers = || self.entries.iter().filter(|entry| !entry.counts());
+        let is_coalesced = |entry: &Entry| entry.profiling_name.ends_with(":coalesced");
+        let coalesces = transfers().any(is_coalesced);
+        let is_open = |entry: &Entry| {
+            let has_state = is_coalesced(entry) || !coalesces || entry.state == "started";
+            has_state && entry.state != "completed" && entry.retired.as_bool() == Some(false)
+        };
+        transfers().any(is_open)
     }
 
     /// Whether the recorder would tell if the device had begun a collective.
@@ -604,6 +612,10 @@ mod tests {
                 })
             })
             .collect();
+        dump_of(&entries)
+    }
+
+    fn dump_of(entries: &[Value]) -> Dump {
         serde_json::from_value(json!({"version": "2.5", "entries": entries})).unwrap()
     }
 
@@ -626,6 +638,29 @@ mod tests {
         ];
         let (notes, ranks) = read(&dumps);
         assert_eq!((notes.len(), ranks), (2, BTreeSet::new()), "{notes:?}");
+    }
+
+    #[test]
+    fn of_transfers_that_are_coalesced_the_entry_behind_them_has_a_state() {
+        let is_in_transfer = |entries: &[(&str, &str)]| {
+            let entries: Vec<Value> = entries
+                .iter()
+                .map(|(name, state)| {
+                    json!({"process_group": ["pp", "pp"], "collective_seq_id": 0, "profiling_name": name,
+                           "state": state, "is_p2p": true, "retired": *state == "completed"})
+                })
+                .collect();
+            let dump = dump_of(&entries);
+            let (notes, _) = read(&[dump]);
+            notes == [DumpNote::InTransfers(vec![0])]
+        };
+        // Nothing is seen to start without timing.
+        assert!(is_in_transfer(&[("nccl:recv 0<-1", "scheduled")]));
+        assert!(is_in_transfer(&[("nccl:recv 0<-1", "started")]));
+        assert!(!is_in_transfer(&[("nccl:recv 0<-1", "completed")]));
+        let batch = |state| [("nccl:recv 0<-1", "scheduled"), ("nccl:coalesced", state)];
+        assert!(is_in_transfer(&batch("scheduled")));
+        assert!(!is_in_transfer(&batch("completed")));
     }
 
     /// The ranks whose collectives are read where each has a dump of two runs, an hour apart, of which the

@@ -400,6 +400,35 @@ fn a_device_that_waits_in_one_group_is_no_culprit_of_another() {
 }
 
 #[test]
+fn a_collective_that_no_device_has_begun_holds_nobody_up() {
+    use InFlight::{NotStarted, Started};
+    let mut job = job();
+    let (begun, not) = (Some(Started), Some(NotStarted));
+    recorded(&mut job, PAIR, &[(0, 7, begun), (1, 7, not)]);
+    // Hosts ran ahead of it.
+    recorded(
+        &mut job,
+        WORLD,
+        &[(0, 9, not), (1, 9, not), (2, 9, not), (3, 9, not)],
+    );
+    let stall = job.stuck().unwrap();
+    assert_eq!((stall.kind, stall.accused()), (StallKind::Inside, vec![1]));
+    assert_eq!(stall.waits[0].group, "tp");
+}
+
+#[test]
+fn who_is_in_a_send_or_receive_waits_for_others() {
+    let mut job = job();
+    issue(&mut job, 3, WORLD, 1, REDUCE);
+    (0..3).for_each(|rank| job.arrive(rank));
+    job.wait_in_transfers(&[0, 1]);
+    let stall = job.stuck().unwrap();
+    assert_eq!((stall.kind, stall.accused()), (StallKind::Missing, vec![2]));
+    job.wait_in_transfers(&[2]);
+    assert_eq!(job.stuck(), None);
+}
+
+#[test]
 fn who_is_inside_a_collective_is_not_accused_of_missing_another() {
     let mut job = job();
     let issued = Some(InFlight::Issued);

@@ -3,8 +3,8 @@
 use collective::{Entered, HangSettings};
 use diagnosis::Detector;
 use model::{
-    Announcement, CollectiveOp, Finding, Input, JobContext, Method, NetworkFault, Observation,
-    PrintedNote, Slowness, SourceNote,
+    Announcement, CollectiveOp, DumpNote, Finding, Input, JobContext, Method, NetworkFault,
+    Observation, PrintedNote, Slowness, SourceNote,
 };
 
 use super::network::SlowLinks;
@@ -108,6 +108,9 @@ impl Detector for InCollectives {
         let hangs = &mut self.hangs;
         match input {
             Input::Rank { rank, .. } => hangs.arrive(*rank),
+            Input::Note(SourceNote::Dumps(DumpNote::InTransfers(ranks))) => {
+                hangs.wait_in_transfers(ranks);
+            }
             Input::Group {
                 group,
                 name,
