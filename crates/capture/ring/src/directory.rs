@@ -191,22 +191,6 @@ impl RingDirectory {
             .join(format!("rank{}.{}.desk", identity.rank, identity.pid))
     }
 
-    /// Removes a ring and what else its process has made. What is mapped stays readable.
-    pub(crate) fn remove_ring(&self, ring: &Path) {
-        let of_process = [
-            "desk",
-            "requests",
-            LiveSource::Plugin.extension(),
-            LiveSource::Calls.extension(),
-            "ring.sock",
-            "ring",
-        ];
-        for extension in of_process {
-            // What resists goes with the directory.
-            drop(fs::remove_file(ring.with_extension(extension)));
-        }
-    }
-
     /// The rings that are there now.
     ///
     /// # Errors
@@ -304,6 +288,22 @@ pub fn process_started(pid: u32) -> Option<u64> {
 /// Whether it is still the process that says so of itself.
 pub(crate) fn is_alive(identity: &Identity) -> bool {
     process_started(identity.pid) == Some(identity.started)
+}
+
+/// Removes a ring and what else its process has made. What is mapped stays readable.
+pub(crate) fn remove_ring(ring: &Path) {
+    let of_process = [
+        "desk",
+        "requests",
+        LiveSource::Plugin.extension(),
+        LiveSource::Calls.extension(),
+        "ring.sock",
+        "ring",
+    ];
+    for extension in of_process {
+        // What resists goes with the directory.
+        drop(fs::remove_file(ring.with_extension(extension)));
+    }
 }
 
 /// Removes the job directories under `root` whose processes are all gone and that nobody

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use model::{Input, SharedTable, SourceNote};
 
-use crate::directory::is_alive;
+use crate::directory::{is_alive, remove_ring};
 use crate::{Drained, Identity, NameKind, RingDirectory, RingReader};
 
 /// Marks taken of one ring before the next has its turn, so that no rank runs so far ahead
@@ -169,7 +169,7 @@ impl JobReader {
         for path in rings {
             let ended = RingReader::open(&path).is_ok_and(|it| !is_alive(it.identity()));
             if ended {
-                self.directory.remove_ring(&path);
+                remove_ring(&path);
             }
             self.left_out.insert(path);
         }
@@ -514,7 +514,7 @@ mod tests {
             ring
         };
         let mut reader = JobReader::new(directory.clone());
-        let mut look = |reader: &mut JobReader| {
+        let look = |reader: &mut JobReader| {
             let mut read = Vec::new();
             let mut take = |input| match input {
                 Input::Mark { rank, .. } => read.push(Some(rank)),
@@ -552,7 +552,7 @@ mod tests {
             ring
         };
         let mut reader = JobReader::new(directory.clone());
-        let mut look = |reader: &mut JobReader| {
+        let look = |reader: &mut JobReader| {
             let mut starts = 0;
             let mut take = |input| starts += usize::from(matches!(input, Input::Restart { .. }));
             reader.look(&mut take);

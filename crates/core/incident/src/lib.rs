@@ -24,6 +24,7 @@
 //! ```
 
 mod across;
+mod alike;
 mod arrival;
 mod behind;
 mod blocks;

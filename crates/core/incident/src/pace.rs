@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
 use model::Pace;
@@ -7,8 +7,12 @@ use model::Pace;
 pub(crate) const STEADY_SHARE: f64 = 0.6;
 /// Strikes from which a fixed distance is believed.
 const PERIODIC_STRIKES: usize = 4;
-/// Share of the distances that must be equal.
+/// Share of the distances that must be equal, or of the strikes that must have one phase.
 const PERIODIC_SHARE: f64 = 0.8;
+/// Share of the steps of that phase that must be struck, of those that were looked at. Ours.
+const PHASE_SHARE: f64 = 0.85;
+/// One in how many times strikes may have one phase by chance, at most. Ours.
+const CHANCE: f64 = 60.0;
 
 /// Runs of steps remembered; older ones are forgotten, as are the strikes in them.
 const MAX_RUNS: usize = 512;
@@ -35,6 +39,12 @@ impl Seen {
         // Sampled steps make a run every few steps, so that a long job would grow by them.
         let forgotten = self.runs.len().saturating_sub(MAX_RUNS);
         self.runs.drain(..forgotten);
+    }
+
+    /// Whether a step was looked at.
+    fn contains(&self, step: u64) -> bool {
+        let at = self.runs.partition_point(|run| *run.end() < step);
+        self.runs.get(at).is_some_and(|run| run.contains(&step))
     }
 
     /// How many steps of a range were looked at.
@@ -84,6 +94,9 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
         return Pace::Steady;
     }
     let mut distances: Vec<u64> = strikes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    if let Some(steps) = period_of(strikes, &distances, seen) {
+        return Pace::Every { steps };
+    }
     distances.sort_unstable();
     // The usual one, not the mean: a strike that was missed doubles a distance.
     let usual = distances[distances.len() / 2];
@@ -105,6 +118,47 @@ pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
         return Pace::Steady;
     }
     Pace::Sporadic
+}
+
+/// The longest period with which strikes have one phase and strike nearly all steps of that phase: where only some
+/// steps are looked at, most distances between strikes are multiples of it.
+fn period_of(strikes: &[u64], distances: &[u64], seen: &Seen) -> Option<u64> {
+    let (first, last) = (*strikes.first()?, *strikes.last()?);
+    if strikes.len() < PERIODIC_STRIKES {
+        return None;
+    }
+    // Of strikes that are seldom looked at no two may be one period apart.
+    let divisors = distances
+        .windows(2)
+        .map(|pair| common_divisor(pair[0], pair[1]));
+    let periods = distances.iter().copied().chain(divisors);
+    let periods: BTreeSet<u64> = periods.filter(|it| *it > 1).collect();
+    let has_phase = |period: &u64| {
+        let mut phases: BTreeMap<u64, usize> = BTreeMap::new();
+        for strike in strikes {
+            *phases.entry(strike % period).or_default() += 1;
+        }
+        let Some((phase, struck)) = phases.into_iter().max_by_key(|(_, struck)| *struck) else {
+            return false;
+        };
+        let from = first + (phase + period - first % period) % period;
+        let of_phase = (from..=last).step_by(*period as usize);
+        let looked_at = of_phase.filter(|step| seen.contains(*step)).count();
+        let chance = (*period as f64).powf(struck as f64 - 1.0);
+        struck >= PERIODIC_STRIKES
+            && chance >= CHANCE
+            && struck as f64 >= PERIODIC_SHARE * strikes.len() as f64
+            && struck as f64 >= PHASE_SHARE * looked_at as f64
+    };
+    periods.into_iter().rev().find(has_phase)
+}
+
+fn common_divisor(one: u64, other: u64) -> u64 {
+    if other == 0 {
+        one
+    } else {
+        common_divisor(other, one % other)
+    }
 }
 
 #[cfg(test)]
@@ -145,6 +199,24 @@ mod tests {
         assert_eq!(pace(strikes, 136), Pace::Sporadic);
         let seen = (5..76).chain(87..137).collect();
         assert_eq!(pace_of(&strikes, &seen, 136), Pace::Every { steps: 25 });
+    }
+
+    #[test]
+    fn what_strikes_every_few_steps_of_which_some_are_looked_at_has_its_period() {
+        for period in 2..12 {
+            // Four of ten, in runs whose places vary.
+            let steps =
+                (0..40u64).flat_map(|run| (0..4).map(move |at| run * 10 + run * 7 % 6 + at));
+            let steps: Vec<u64> = steps.collect();
+            let strikes: Vec<u64> = steps
+                .iter()
+                .copied()
+                .filter(|it| it % period == 1)
+                .collect();
+            let seen = steps.iter().copied().collect();
+            let expected = Pace::Every { steps: period };
+            assert_eq!(pace_of(&strikes, &seen, 399), expected, "{period}");
+        }
     }
 
     #[test]

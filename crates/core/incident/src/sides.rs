@@ -9,6 +9,7 @@ use model::{
     Block, DeviceWindow, Ending, Meeting, Pace, Side, StageId, StepRow, Window, medians_of_others,
 };
 
+use crate::alike::is_no_slower;
 use crate::behind::falls_behind;
 use crate::blocks::ERRORS;
 use crate::costs::share_out;
@@ -222,6 +223,7 @@ impl DeviceAccount {
         // A host and a device that are both slow are two faults of one rank.
         let mut faults = join_stages(faults);
         self.take_sides(&mut faults, &lateness);
+        faults.retain(|it| it.side == Some(Side::Device) || !is_no_slower(self, it, &lateness));
         self.leave_out_waits(&mut faults);
         let mut absorbed = self.absorbed(&faults, hosts, stretch.steps.len());
         let tried = absorbed.len();

@@ -11,7 +11,7 @@ use model::{
 
 use crate::cause::{Best, common_causes};
 use crate::fault::{Record, STRIKES_MIN, Stretch};
-use crate::pace::{Seen, pace_of};
+use crate::pace::Seen;
 use crate::queued::charge_queued;
 use crate::read_backs::charge_between;
 use crate::sides::settle;
@@ -362,7 +362,7 @@ impl Tracker {
         track.share = slot.map_or(0.0, |slot| found.share[slot]);
         track.gain = slot.map_or(0.0, |slot| found.gain[slot]);
         track.lag_s = localise(window, found, track.fault.stage, &self.gates).lag_s;
-        track.pace = track.pace_in(&group.steps, self.last_step);
+        track.pace = group.pace_of(track, self.last_step);
         let (track, steps) = (&self.tracks[at], group.steps.count(0..=self.last_step));
         let spoken = self.is_notable(track, notable, steps, found);
         self.tracks[at].spoken |= spoken;
@@ -587,18 +587,6 @@ impl Track {
                     ..hidden.clone()
                 });
             }
-        }
-    }
-
-    /// Its pace in the steps seen of its ranks until one.
-    fn pace_in(&self, seen: &Seen, until: u64) -> Pace {
-        match self.fault.kind {
-            FaultKind::Rotating => Pace::Rotating,
-            FaultKind::LateRanks => {
-                let strikes: Vec<u64> = self.strikes.iter().copied().collect();
-                pace_of(&strikes, seen, until)
-            }
-            _ => Pace::Steady,
         }
     }
 

@@ -1,12 +1,12 @@
 use frontier::WindowFrontier;
-use model::{FEW_RANKS, Meeting, StageId, Window};
+use model::{FEW_RANKS, Meeting, Pace, StageId, Window};
 
 use super::Track;
 use crate::cause::Best;
 use crate::fault::LastAccount;
-use crate::pace::Seen;
+use crate::pace::{Seen, pace_of};
 use crate::sides::SampledDelays;
-use crate::{Devices, Fault};
+use crate::{Devices, Fault, FaultKind};
 
 /// Steps without an account of their devices that are remembered. Few windows are awaited, but one of a
 /// recording may have any number of steps: faults are judged over the latest.
@@ -82,6 +82,22 @@ impl Group {
         let earlier = self.last.iter().flat_map(|last| &last.steps);
         let earlier = earlier.filter(|(step, _)| *step >= from);
         earlier.map(|(_, took_s)| took_s).sum::<f64>() + self.unaccounted_s(from)
+    }
+
+    /// When a track strikes, of its steps until one. A period may show only in those that were sampled.
+    pub(super) fn pace_of(&self, track: &Track, until: u64) -> Pace {
+        match track.fault.kind {
+            FaultKind::Rotating => return Pace::Rotating,
+            FaultKind::LateRanks => {}
+            _ => return Pace::Steady,
+        }
+        let strikes: Vec<u64> = track.strikes.iter().copied().collect();
+        let pace = pace_of(&strikes, &self.steps, until);
+        let is_sampled = track.fault.sampled && pace == Pace::Sporadic;
+        let sampled = is_sampled.then(|| pace_of(&strikes, &self.sampled, until));
+        sampled
+            .filter(|pace| matches!(pace, Pace::Every { .. }))
+            .unwrap_or(pace)
     }
 
     /// Steps without a strike of a track up to a step. Of one that only sampled steps show those count

@@ -627,3 +627,27 @@ fn a_host_that_others_delays_give_time_is_next_in_line() {
     let found = (&hidden.subject.ranks[..], hidden.subject.side);
     assert_eq!(found, (&[0][..], None), "{}", hidden.text);
 }
+
+#[test]
+fn a_host_that_is_no_slower_than_others_costs_nothing_though_its_device_is_behind() {
+    let verdict = played("simulated/host_bound", |_| true);
+    assert_eq!(verdict.incidents, []);
+}
+
+#[test]
+fn a_device_that_is_slow_in_every_tenth_step_has_its_period_though_half_of_them_are_sampled() {
+    let verdict = played("simulated/device_every_tenth", |_| true);
+    let incident = only(&verdict);
+    let subject = &incident.subject;
+    assert_eq!(
+        (&subject.ranks[..], subject.side),
+        (&[2][..], Some(Side::Device))
+    );
+    assert_eq!(incident.pace, Pace::Every { steps: 10 });
+    // From the second strike on that was sampled.
+    assert!(
+        (0.55..1.1).contains(&(incident.cost_s / 0.825)),
+        "{}",
+        incident.cost_s
+    );
+}
