@@ -58,9 +58,8 @@ _sizes = {}
 _only_group = None
 _inits = itertools.count(1)
 _after_activation = []
-_server = None
-# A forked child attaches to nothing.
-_pid = os.getpid()
+# The server of this process's Flight Recorder, and the process that made it.
+_server = _server_pid = None
 _given_up = False
 _forward_events = None
 
@@ -124,9 +123,6 @@ def become_rank(rank=None, world_size=None):
 
 
 def _at_exit():
-    if os.getpid() != _pid:
-        # What stands here is the parent's, and works on.
-        return
     # PyTorch keeps process groups in a C++ registry that is torn down after the interpreter;
     # a hook still set then crashes the process in its last moment.
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
@@ -135,7 +131,8 @@ def _at_exit():
     for group in groups:
         with contextlib.suppress(Exception):  # not ours, or a PyTorch without hooks
             group.unregister_pre_hook(_HOOK_ID)
-    if _server is not None:
+    # A forked child's is its parent's, and works on.
+    if _server_pid == os.getpid():
         _server.shutdown()
     # A thread of gloo frees its last collective under the interpreter's lock, and aborts the
     # process if the interpreter is gone by then. The lock is its, if it waits for it.
@@ -511,7 +508,7 @@ def _serve_flight_recorder():
 
     The server is PyTorch's own and needs no interpreter lock to answer.
     """
-    global _server
+    global _server, _server_pid
     from torch._C import _distributed_c10d
 
     none = "this PyTorch has no collective hooks (they came with 2.15)"
@@ -530,6 +527,7 @@ def _serve_flight_recorder():
     ring = _native.ring_path()
     if ring is not None and _server is None:
         _server = _distributed_c10d._WorkerServer(f"{ring}.sock")
+        _server_pid = os.getpid()
         # A forked child would shut down the socket that it shares. PyTorch dies of that.
         _native.keep(_server)
 

@@ -40,6 +40,22 @@ def test_a_forked_child_that_ends_leaves_its_parent_alone(python):
     assert lives == "lives"
 
 
+def test_a_forked_rank_that_leaves_its_group_alone_ends_as_it_does_alone(python):
+    ended = python(
+        """
+        import laggard, json, os, sys, torch, torch.distributed as dist
+        child = os.fork()
+        if child == 0:
+            dist.init_process_group("gloo")
+            dist.all_reduce(torch.ones(1))
+            sys.exit(3)
+        print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+        """,
+        **ALONE,
+    )
+    assert ended == 3
+
+
 def test_methods_of_tensors_are_what_they_are_called(unchanged):
     printed = unchanged(
         """

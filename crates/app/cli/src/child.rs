@@ -18,6 +18,8 @@ const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 pub(crate) struct WrappedCommand {
     child: Child,
     signals: SignalsInfo<WithOrigin>,
+    /// Signals that were ignored when we were started, as under `nohup`: the command ignores them, too.
+    ignored: Vec<i32>,
     /// Whether somebody has asked the command to end.
     pub(crate) asked_to_end: bool,
 }
@@ -66,11 +68,10 @@ pub(crate) fn replace(mut command: Command) -> NotStarted {
 impl WrappedCommand {
     /// Starts the command with our own standard streams.
     pub(crate) fn start(mut command: Command) -> Result<Self, NotStarted> {
-        // What we are to ignore, as under `nohup`, the command ignores too: a handler would be taken from it.
-        let heeded = PASSED_ON.into_iter().filter(|it| !is_ignored(*it));
-        keep_children(&mut command);
+        let ignored: Vec<i32> = PASSED_ON.into_iter().filter(|it| is_ignored(*it)).collect();
+        leave_ignored(&mut command, ignored.clone());
         // Before the command starts: a signal must not fall between the two.
-        let signals = SignalsInfo::<WithOrigin>::new(heeded).map_err(|source| NotStarted {
+        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(|source| NotStarted {
             program: OsString::new(),
             source,
         })?;
@@ -81,6 +82,7 @@ impl WrappedCommand {
         Ok(Self {
             child,
             signals,
+            ignored,
             asked_to_end: false,
         })
     }
@@ -94,7 +96,8 @@ impl WrappedCommand {
         // process.
         for origin in self.signals.pending() {
             // Slurm and Lightning use these two signals for other things than the end of a job.
-            self.asked_to_end |= ![SIGUSR1, SIGUSR2].contains(&origin.signal);
+            let is_ignored = self.ignored.contains(&origin.signal);
+            self.asked_to_end |= ![SIGUSR1, SIGUSR2].contains(&origin.signal) && !is_ignored;
             let from_process = matches!(
                 origin.cause,
                 Cause::Sent(Sent::User | Sent::TKill | Sent::Queue)
@@ -129,18 +132,24 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Lets the kernel keep how the command ends until we ask for it, also under a launcher that ignores the ends of
-/// its children. The command ignores those of its own as before.
+/// Lets the command ignore what we were started to ignore, of which our handlers would take it. The kernel keeps how
+/// the command ends until we ask for it, also under a launcher that ignores the ends of its children.
 #[expect(unsafe_code, reason = "signal(2) has no safe face")]
-fn keep_children(command: &mut Command) {
-    if !is_ignored(libc::SIGCHLD) {
+fn leave_ignored(command: &mut Command, mut ignored: Vec<i32>) {
+    if is_ignored(libc::SIGCHLD) {
+        ignored.push(libc::SIGCHLD);
+        // SAFETY: a plain system call.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    }
+    if ignored.is_empty() {
         return;
     }
     // SAFETY: plain system calls, which may be made between fork and exec.
     unsafe {
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        command.pre_exec(|| {
-            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        command.pre_exec(move || {
+            for signal in &ignored {
+                libc::signal(*signal, libc::SIG_IGN);
+            }
             Ok(())
         });
     }
