@@ -103,7 +103,7 @@ impl JobReader {
             self.attempt = attempt;
             self.drain(take);
             let ended = std::mem::take(&mut self.rings);
-            self.leave_out(ended.into_keys());
+            self.leave_out(ended);
             take(Input::Restart { attempt });
         }
         // Of a rank that was started anew before we came only the last ring is read.
@@ -156,7 +156,7 @@ impl JobReader {
         self.rings = ended;
         self.drain(take);
         let ended = std::mem::replace(&mut self.rings, living);
-        self.leave_out(ended.into_keys());
+        self.leave_out(ended);
         for ring in self.rings.values_mut() {
             (ring.names, ring.announced) = (0, false);
             self.attempt = ring.reader.identity().attempt;
@@ -165,10 +165,9 @@ impl JobReader {
     }
 
     /// Reads these rings no more, and frees their memory if their processes have ended: what is mapped stays.
-    fn leave_out(&mut self, rings: impl Iterator<Item = PathBuf>) {
-        for path in rings {
-            let ended = RingReader::open(&path).is_ok_and(|it| !is_alive(it.identity()));
-            if ended {
+    fn leave_out(&mut self, rings: BTreeMap<PathBuf, Ring>) {
+        for (path, ring) in rings {
+            if !ring.alive {
                 remove_ring(&path);
             }
             self.left_out.insert(path);
@@ -433,6 +432,19 @@ mod tests {
         assert_eq!(reader.faults(), u64::MAX);
     }
 
+    /// The ring of a process that steps, with one mark.
+    fn stepped(directory: &RingDirectory, identity: &Identity) -> RingWriter {
+        let ring = RingWriter::create(directory, identity, 64).unwrap();
+        ring.set_stepped(0);
+        ring.write(Mark {
+            at: RankNs(1),
+            step: 0,
+            on_loop_thread: true,
+            event: Event::DataBegin,
+        });
+        ring
+    }
+
     #[test]
     fn after_a_restart_rings_of_earlier_attempts_are_not_read() {
         let root = tempfile::tempdir().unwrap();
@@ -447,15 +459,7 @@ mod tests {
                 started,
                 ..Identity::default()
             };
-            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
-            ring.set_stepped(0);
-            ring.write(Mark {
-                at: RankNs(1),
-                step: 0,
-                on_loop_thread: true,
-                event: Event::DataBegin,
-            });
-            ring
+            stepped(&directory, &identity)
         };
         let mut reader = JobReader::new(directory.clone());
         let mut read = Vec::new();
@@ -503,15 +507,7 @@ mod tests {
                 started,
                 ..Identity::default()
             };
-            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
-            ring.set_stepped(0);
-            ring.write(Mark {
-                at: RankNs(1),
-                step: 0,
-                on_loop_thread: true,
-                event: Event::DataBegin,
-            });
-            ring
+            stepped(&directory, &identity)
         };
         let mut reader = JobReader::new(directory.clone());
         let look = |reader: &mut JobReader| {
@@ -547,9 +543,7 @@ mod tests {
                 started,
                 ..Identity::default()
             };
-            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
-            ring.set_stepped(0);
-            ring
+            stepped(&directory, &identity)
         };
         let mut reader = JobReader::new(directory.clone());
         let look = |reader: &mut JobReader| {

@@ -3,11 +3,9 @@
 use model::{Boundary, StepRow, median, medians_of_others};
 
 use crate::lateness::Lateness;
+use crate::sides::HOST_SHARE;
 use crate::{DeviceAccount, Fault};
 
-/// Share of its lateness by which the host of a fault must take longer than the others'. Ours: that by which
-/// lateness is a host's.
-const LONGER_SHARE: f64 = 0.5;
 /// Share of rows that it must strike, and in which its host reads nothing back, for the hosts to be compared. Ours.
 const STRUCK_SHARE: f64 = 0.8;
 const READS_SHARE: f64 = 0.5;
@@ -67,7 +65,7 @@ pub(crate) fn is_no_slower(
         }
     }
     let rows = found.steps.len() as f64;
-    longer_s < LONGER_SHARE * late_s
+    longer_s < HOST_SHARE * late_s
         && struck as f64 >= STRUCK_SHARE * rows
         && (with_reads as f64) < READS_SHARE * rows
         && !stand_at_queues(account, fault)

@@ -21,7 +21,7 @@ use crate::struck::{strikes_row, usual_s};
 use crate::{Fault, FaultKind, IncidentSettings};
 
 /// Share of lateness that the host must have determined for it to be the host's. Ours.
-const HOST_SHARE: f64 = 0.5;
+pub(crate) const HOST_SHARE: f64 = 0.5;
 /// How far hosts must be ahead of their devices for the two clocks to tell different stories: in
 /// seconds, and as a share of the step. Ours: below, what a host is late by its device is late by.
 const AHEAD_S: f64 = 1e-3;

@@ -291,16 +291,17 @@ struct CollectiveCall {
 /// Collectives as the host issues them, by time: PyTorch's own calls where they were recorded,
 /// else the ranges of its backends.
 fn issues(trace: &Trace) -> Vec<CollectiveCall> {
+    type OpOf = fn(&str) -> Option<&str>;
     // Of one kind only: a collective would be issued twice.
-    let by_pytorch = || issues_of(trace, SliceKind::Op, |name| name.strip_prefix("c10d::"));
-    let by_backend = || {
-        issues_of(trace, SliceKind::Annotation, |name| {
-            name.strip_prefix("nccl:")
-        })
-    };
-    let by_nccl = || issues_of(trace, SliceKind::Annotation, call_of_nccl);
-    let mut kinds = [by_pytorch(), by_backend(), by_nccl()].into_iter();
-    kinds.find(|issues| !issues.is_empty()).unwrap_or_default()
+    let kinds: [(SliceKind, OpOf); 3] = [
+        (SliceKind::Op, |name| name.strip_prefix("c10d::")),
+        (SliceKind::Annotation, |name| name.strip_prefix("nccl:")),
+        (SliceKind::Annotation, call_of_nccl),
+    ];
+    let mut issues = kinds
+        .into_iter()
+        .map(|(kind, op_of)| issues_of(trace, kind, op_of));
+    issues.find(|issues| !issues.is_empty()).unwrap_or_default()
 }
 
 fn issues_of(
@@ -395,6 +396,19 @@ mod tests {
     use super::*;
     use crate::Track;
 
+    /// Adds a slice on a track, by its place among them.
+    fn add(trace: &mut Trace, kind: SliceKind, name: &str, on: u16, [start_ns, end_ns]: [i64; 2]) {
+        let name = trace.names.intern(name);
+        trace.slices.push(Slice {
+            start_ns,
+            end_ns,
+            name,
+            detail: 0,
+            track: on,
+            kind,
+        });
+    }
+
     #[test]
     fn a_stage_that_begins_a_nanosecond_before_the_end_of_the_last_one_follows_it() {
         let mut trace = Trace {
@@ -402,15 +416,7 @@ mod tests {
             ..Trace::default()
         };
         let mut add = |kind, name: &str, start_ns, end_ns| {
-            let name = trace.names.intern(name);
-            trace.slices.push(Slice {
-                start_ns,
-                end_ns,
-                name,
-                detail: 0,
-                track: 0,
-                kind,
-            });
+            add(&mut trace, kind, name, 0, [start_ns, end_ns]);
         };
         for step in 0..4 {
             let at_ns = step * 100_000;
@@ -449,17 +455,7 @@ mod tests {
             tracks: vec![Track::default(); 3],
             ..Trace::default()
         };
-        let mut add = |kind, name: &str, track: u16, [start_ns, end_ns]: [i64; 2]| {
-            let name = trace.names.intern(name);
-            trace.slices.push(Slice {
-                start_ns,
-                end_ns,
-                name,
-                detail: 0,
-                track,
-                kind,
-            });
-        };
+        let mut add = |kind, name: &str, track, times| add(&mut trace, kind, name, track, times);
         for step in 0..4 {
             let [at, end] = [step * 100, step * 100 + 100];
             add(
@@ -513,15 +509,8 @@ mod tests {
             ..Trace::default()
         };
         let mut add = |kind, name: &str, start_ns| {
-            let name = trace.names.intern(name);
-            trace.slices.push(Slice {
-                start_ns,
-                end_ns: start_ns + if kind == SliceKind::Step { 100 } else { 5 },
-                name,
-                detail: 0,
-                track: 0,
-                kind,
-            });
+            let takes_ns = if kind == SliceKind::Step { 100 } else { 5 };
+            add(&mut trace, kind, name, 0, [start_ns, start_ns + takes_ns]);
         };
         for step in 0..4 {
             add(SliceKind::Step, &format!("ProfilerStep#{step}"), step * 100);

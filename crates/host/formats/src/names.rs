@@ -166,7 +166,7 @@ mod tests {
         let bare = |name| without_generated_path(name).into_owned();
         let of_rank = "/tmp/torchinductor_root/k2/ck2abc7.py(155): call";
         assert_eq!(bare(of_rank), "torchinductor/….py(155): call");
-        let own = "/work/torchinductor.py(3): call";
+        let own = "/job/torchinductor.py(3): call";
         assert_eq!(bare(own), own);
     }
 

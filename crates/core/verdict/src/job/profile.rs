@@ -80,18 +80,18 @@ impl Job {
                 self.placement.place(rank.rank, host.clone());
             }
         }
+        keep_common(&mut ranks);
         let senders: BTreeSet<u32> = ranks
             .iter()
             .filter(|rank| rank.hands_on())
             .map(|rank| rank.rank)
             .collect();
         self.take_collectives(matches, &senders);
-        keep_common(&mut ranks);
         let entries = entries(&ranks, matches);
         if common_steps(&ranks).len() == 1 {
             share_the_longest(&mut ranks);
         }
-        self.add_profiled_steps(&mut ranks, entries.as_ref());
+        self.add_profiled_steps(&mut ranks, &senders, entries.as_ref());
         let steps = self.accounting.span();
         let mut profiled = self.compare(&ranks, steps);
         profiled.summary.collectives = collective_times(&ranks, matches, entries.as_ref());
@@ -155,6 +155,7 @@ impl Job {
     fn add_profiled_steps(
         &mut self,
         ranks: &mut [ProfiledRank],
+        senders: &BTreeSet<u32>,
         entries: Option<&BTreeMap<u32, i64>>,
     ) {
         let common = common_steps(ranks);
@@ -176,7 +177,8 @@ impl Job {
         for rank in ranks.iter().filter(|rank| !rank.steps.is_empty()) {
             // Of one that hands work on to others nobody knows when it works and when it waits for them:
             // it has no peers.
-            let role = rank.hands_on().then(|| format!("rank {}", rank.rank));
+            let is_sender = senders.contains(&rank.rank);
+            let role = is_sender.then(|| format!("rank {}", rank.rank));
             accounted.expect(rank.rank, role.clone());
             followed.expect(rank.rank, role);
         }

@@ -7,7 +7,11 @@ use super::ended::SlurmTasks;
 impl WatchdogLog {
     /// Whether a rank waits in a collective that timed out. It has ended for that.
     fn waits(&self, rank: u32) -> bool {
-        self.counted().contains(&rank) || self.stuck.contains(&rank) || self.gave_up.contains(&rank)
+        let mut groups = self.groups.values();
+        groups.any(|group| group.ranks.contains_key(&rank))
+            || self.timeouts.contains_key(&rank)
+            || self.stuck.contains(&rank)
+            || self.gave_up.contains(&rank)
     }
 
     /// Ranks that raised errors of their own.
@@ -27,7 +31,6 @@ impl WatchdogLog {
 
     /// The rank that ended for a reason of its own, and the signal that killed it, if one did.
     pub(super) fn death(&self) -> Option<(u32, Option<i32>)> {
-        let waits = |rank: u32| self.waits(rank);
         let first = self.summary.first();
         if let Some((first, with_it)) = &first
             && let Some(signal) = first.killed_by()
@@ -35,7 +38,7 @@ impl WatchdogLog {
             && self.summary.cancelled.is_none()
             // torchrun gives whole seconds: of several in one nobody knows who was first.
             && with_it.is_empty()
-            && !waits(first.rank)
+            && !self.waits(first.rank)
         {
             return Some((first.rank, Some(signal)));
         }
@@ -49,7 +52,7 @@ impl WatchdogLog {
             && has_first_host
             && self.errors.is_empty()
             && self.summary.cancelled.is_none()
-            && !waits(exits.rank)
+            && !self.waits(exits.rank)
             && !self.following.contains(&exits.rank)
         {
             return Some((exits.rank, None));
